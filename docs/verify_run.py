@@ -2,16 +2,21 @@
 
     python docs/verify_run.py RUN [--data PATH] [--list]
 
-Exit codes: 0 clean, 1 not clean, 2 wrong usage, 3 clean as far as checked, but the samples (4) were not checked.
+Exit codes: 0 clean, 1 not clean, 2 wrong usage, 3 clean as far as checked, but the samples (4), or the settings of an
+objective that another package brings, were not checked.
 Needs Python 3.11 or newer, nothing else, and memory for twice the data. For data `python-stdlib` it needs the same
 Python that trained. It checks:
-1. The newest commit: the seal of its manifest, the size and SHA-256 of its files. Each commit on record has the
-   manifest whose SHA-256 the ledger holds. Each commit that a generation continued from or went past is on record.
+1. The files: each is a regular file inside the run's folder and of a bounded size. Manifests have their seal, records
+   the form that planner writes. The files of the newest commit have their size and SHA-256. Each commit on record has
+   the manifest whose SHA-256 the ledger holds. Each commit that a generation continued from or went past is on record.
    Each step that a generation resumed from in memory has a sealed manifest with the SHA-256 that the ledger holds.
 2. The lineage back to the start: one chain of SHA-256 through the run's ledgers, from 64 zeros to the head that the
    newest manifest names. Each generation begins at the commit, or at the held step, that it names. The run's identity
-   changes only where the ledger says so.
-3. The steps: each uses exactly the next `global_batch` samples. None is lost, none is repeated.
+   (batch, seed, data, model, optimizer, equality, recipe) is that of its job, and changes only where the ledger says
+   so. The plan is that of the job and of the layout on record.
+3. The numbers of all records, those of discarded generations included: steps, samples, evaluations, commits and
+   measurements follow from their place in the ledger. Each step uses exactly the next `global_batch` samples. None is
+   lost, none is repeated.
 4. The samples: order, rows, tokens and checksums, recomputed from the job and your copy of the data, match the
    record. For models over bytes (`kind: gpt`) it recomputes `text`, `jsonl`, `tokens`, and `chat`, `pairs` and
    `feedback` in JSON files, except packed data, splits, and `bad_rows: skip`. It cannot recompute samples that need a
@@ -22,8 +27,8 @@ It does NOT check that somebody computed anything: with the data, anyone can for
 again. With `batch.equality: bitwise` the weights must come out the same (`planner verify` rehearses it). It does not
 check either: that the weights' hash matches the files (workers compute it from whole tensors, and this script does not
 read torch's format), what was in memory (nobody has it any more), losses and held-out losses, norms of gradients,
-whether skipped steps had to be skipped, plans, work after the newest commit, and whether later commits were removed
-without a trace. For the last, compare with a hash that you got from elsewhere.
+whether skipped steps had to be skipped, times and world sizes, the samples of discarded steps, and whether later
+commits were removed without a trace. For the last, compare with a hash that you got from elsewhere.
 """
 
 import argparse
@@ -32,34 +37,29 @@ import json
 import math
 import os
 import re
+import stat
 import struct
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import lru_cache
 from hashlib import blake2b, file_digest, sha256
 from itertools import pairwise, takewhile
 from pathlib import Path
+from typing import BinaryIO
 
 NOT_SOURCE = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
-CARRIED = (
-    "run_id",
-    "generation",
-    "parent",
-    "identity",
-    "job_digest",
-    "world_size",
-    "plan_digest",
-    "total_steps",
-    "facts",
-)
-START = {"called": "nothing", "name": "", "sha256": "", "step": 0, "cursor": 0, "ledger_head": "0" * 64, "identity": {}}
+PROMISED = ("run_id", "parent", "identity", "job_digest", "world_size", "plan_digest", "total_steps", "facts")
+START = {"called": "nothing", "name": "", "sha256": "", "step": 0, "cursor": 0, "ledger_head": "0" * 64}
 U64, GOLDEN = 2**64 - 1, 0x9E3779B97F4A7C15
 SHOWN = 5
-FORMAT = 1  # of manifests, held steps, jobs and token files
+FORMAT = 1  # of run.json, manifests, held steps, jobs and token files
 LEDGER_FORMAT = 2
+LAYOUTS = (1,)  # the versions of a plan's arithmetic that this script knows
+MOST_BYTES, MOST_LEDGER_BYTES = 2**26, 2**30  # a file of the run, and a ledger. planner writes no larger ones
+MOST_GLOBAL_BATCH = 2**20
 RATE_TOLERANCE = 1e-12  # of the peak: a cosine's last bits differ from machine to machine
 PAIRWISE = ("pairwise_feedback", "prompt output_A output_B label")  # a row's type in HALOs, and its keys
 FORMS = {
@@ -79,6 +79,12 @@ FORMS = {
         ("", "chosen rejected"),
     ),
 }
+
+
+GARBAGE = (
+    *(ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RecursionError, TypeError, ValueError),
+    struct.error,
+)
 
 
 class Wrong(Exception):
@@ -104,8 +110,24 @@ def noting(findings: list[str], where: object) -> Iterator[None]:
         raise
     except Wrong as error:
         findings.append(f"{where}: {error}")
-    except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
+    except GARBAGE as error:
         findings.append(f"{where}: missing, torn or garbage ({type(error).__name__}: {str(error)[:160]})")
+
+
+def open_regular(path: Path | str) -> BinaryIO:
+    """Open a regular file. To open a FIFO would wait for a writer, and a device may have no end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    stream = os.fdopen(descriptor, "rb") if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+    if stream is None:
+        os.close(descriptor)
+        raise Wrong(f"{str(path)!r} is no regular file")
+    return stream
+
+
+def read_regular(path: Path | str) -> bytes:
+    """Return the content of a regular file."""
+    with open_regular(path) as stream:
+        return stream.read()
 
 
 def mix(word: int) -> int:
@@ -143,7 +165,7 @@ def row_at(position: int, num_rows: int, num_held_out: int, seed: int) -> int:
 
 def read_tokens(path: str, context: int) -> tuple[list[bytes], str]:
     """Return the tokens of every row of a token file, and its fingerprint, which includes its recomputed SHA-256."""
-    content = Path(path).read_bytes()
+    content = read_regular(path)
     if not content.startswith(b"planner-tokens "):
         raise Wrong(f"the data at {path}: no token file")
     header = json.loads(content[80:4096])
@@ -152,11 +174,15 @@ def read_tokens(path: str, context: int) -> tuple[list[bytes], str]:
     if (dtype, sha256(content[4096:]).hexdigest()) != ("uint8", header["sha256"]):
         raise Wrong(f"the data at {path}: torn, altered, or of other tokens than bytes")
     facts = ("tokens", kind, dtype, size, count, header["sha256"], context)
+    table = content[4096 + -(-size // 8) * 8 :]
+    if (kind, len(table)) not in {("stream", 0), ("rows", 8 * (count + 1))} or not 0 < size <= len(content) - 4096:
+        raise Wrong(f"the data at {path}: its header does not fit its content")
     if kind == "stream":
         cuts = [(start, min(start + context + 1, size)) for start in range(0, size - 1, context)]
     else:
-        table = content[4096 + -(-size // 8) * 8 :]
-        starts = (int.from_bytes(table[8 * row : 8 * row + 8], "little") for row in range(count + 1))
+        starts = [*struct.unpack(f"<{count + 1}Q", table)]
+        if starts != sorted(starts) or starts[-1] > size:
+            raise Wrong(f"the data at {path}: its table of rows was altered")
         cuts = [(start, min(start + context + 1, stop)) for start, stop in pairwise(starts)]
     rows = [content[4096 + start : 4096 + stop] for start, stop in cuts]
     return rows, sha256(repr(facts).encode()).hexdigest()
@@ -177,7 +203,7 @@ def read_data(path: str, field: str, context: int, kind: str = "") -> tuple[list
     else:
         root = Path(*takewhile(lambda part: not glob.has_magic(part), Path(path).parts))
         found = [*root.glob(str(Path(path).relative_to(root)))] if glob.has_magic(path) else []
-    files = sorted((file.relative_to(root).as_posix(), file.read_bytes()) for file in found if file.is_file())
+    files = sorted((file.relative_to(root).as_posix(), read_regular(file)) for file in found if file.is_file())
     if not files:
         raise Wrong(f"no data at {path}: no file is there")
     digest = sha256(repr(("jsonl", field, context) if field else ("text", context)).encode())
@@ -269,7 +295,7 @@ def read_json_rows(path: str) -> Iterator[dict]:
         found = [*root.glob(str(Path(path).relative_to(root)))] if glob.has_magic(path) else []
         if root == Path(path) and root.is_dir():
             raise Unread("a data set folder")
-    files = sorted((file.relative_to(root).as_posix(), file.read_bytes()) for file in found if file.is_file())
+    files = sorted((file.relative_to(root).as_posix(), read_regular(file)) for file in found if file.is_file())
     if not files:
         raise Wrong(f"no data at {path}: no file is there")
     for _, content in files:
@@ -351,88 +377,502 @@ def fed(sample: bytes | tuple) -> tuple[int, bytes]:
     return sum(sum(marks[1:]) for _, marks in texts), whole
 
 
-def read_manifest(run: Path, name: str, folder: str = "manifests") -> dict:
-    """Return a commit's or a held step's manifest. Its seal is the digest of its value as one line of JSON."""
-    document = json.loads((run / folder / f"{name}.json").read_bytes())
+# -- what a run's folder holds
+
+
+def open_file(run: Path, name: str) -> BinaryIO:
+    """Open a regular file of the run. A link may lead anywhere inside the run's folder, and not out of it."""
+    path = Path(os.path.realpath(run / name, strict=True))
+    if not path.is_relative_to(os.path.realpath(run)):
+        raise Wrong(f"{name!r} leads out of the run's folder")
+    return open_regular(path)
+
+
+def read_file(run: Path, name: str, most_bytes: int = MOST_BYTES) -> bytes:
+    """Return the content of a file of the run."""
+    with open_file(run, name) as stream:
+        if os.fstat(stream.fileno()).st_size > most_bytes:
+            raise Wrong(f"{name!r} has more than {most_bytes} bytes, so planner did not write it")
+        return stream.read()
+
+
+def names_in(run: Path, folder: str, form: str) -> list[str]:
+    """Return the names in a folder of the run that have a form, sorted, without the ending."""
+    return sorted(file.stem for file in (run / folder).glob("*") if re.fullmatch(form, file.name))
+
+
+def compact(value: object) -> bytes:
+    """Return a value as one line of JSON, which digests are taken of."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def read_sealed(run: Path, name: str, what: str) -> tuple[dict, str]:
+    """Return the value of a sealed file, and its digest."""
+    document = json.loads(read_file(run, name))
     value = document["value"]
-    if document["sha256"] != sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest():
-        raise Wrong("its manifest was altered: the seal does not match")
-    require_format(value.get("format"), "its manifest")
+    if document["sha256"] != sha256(compact(value)).hexdigest():
+        raise Wrong(f"{what} was altered: the seal does not match")
+    require_format(value.get("format"), what)
+    return value, document["sha256"]
+
+
+def is_whole(value: object) -> bool:
+    """Return whether it is an integer. In Python, True is one by `isinstance`."""
+    return type(value) is int
+
+
+def is_count(value: object) -> bool:
+    """Return whether it is an integer from 0 that fits into 63 bits."""
+    return type(value) is int and 0 <= value < 2**63
+
+
+def is_number(value: object) -> bool:
+    """Return whether it is a finite number."""
+    return type(value) in {int, float} and math.isfinite(value)
+
+
+def is_flag(value: object) -> bool:
+    """Return whether it is true or false."""
+    return type(value) is bool
+
+
+def is_text(value: object) -> bool:
+    """Return whether it is a text of whole characters."""
+    return type(value) is str and not re.search("[\ud800-\udfff]", value)
+
+
+def in_form(form: str) -> Callable[[object], bool]:
+    """Return a test for texts of this form."""
+    return lambda value: type(value) is str and re.fullmatch(form, value) is not None
+
+
+def each_is(kind: type, test: Callable[[object], bool]) -> Callable[[object], bool]:
+    """Return a test for lists, or for objects, of such values."""
+    return lambda value: type(value) is kind and all(map(test, value.values() if kind is dict else value))
+
+
+def has_keys(given: dict[str, Callable[[object], bool]], **optional: Callable[[object], bool]) -> Callable:
+    """Return a test for objects with these keys, and no others, and values that pass their tests."""
+    tests = given | optional
+
+    def test(value: object) -> bool:
+        if type(value) is not dict or not given.keys() <= value.keys() <= tests.keys():
+            return False
+        return all(tests[key](found) for key, found in value.items())
+
+    return test
+
+
+def keys(names: str, test: Callable[[object], bool]) -> dict[str, Callable[[object], bool]]:
+    """Return the same test for each of these keys."""
+    return dict.fromkeys(names.split(), test)
+
+
+IS_DIGEST = in_form("[0-9a-f]{64}")
+IS_IDENTITY = has_keys(
+    keys("global_batch seed", is_whole) | keys("optimizer equality", is_text) | keys("data model recipe", IS_DIGEST)
+)
+IS_FILE = has_keys({"name": in_form("[A-Za-z0-9_.-]+"), "size_bytes": is_whole, "sha256": IS_DIGEST})
+OF_RUN = (
+    keys("run_id parent plan_digest", is_text)
+    | keys("generation world_size", is_whole)
+    | keys("step cursor total_steps", is_count)
+    | {"identity": IS_IDENTITY, "job_digest": IS_DIGEST, "facts": each_is(dict, lambda _: True), "time_s": is_number}
+)
+IS_MANIFEST = has_keys(
+    OF_RUN
+    | {"name": is_text, "ledger_head": IS_DIGEST, "files": each_is(list, IS_FILE), "tensors": each_is(dict, IS_DIGEST)}
+    | {"versions": each_is(dict, is_text)},
+    format=is_whole,
+    shards=each_is(dict, in_form("[0-9a-f]{32}")),
+)
+IS_RECORD = {
+    "generation": has_keys(
+        OF_RUN
+        | {"kind": is_text, "parent_sha256": in_form("([0-9a-f]{64})?"), "changed": each_is(list, is_text)}
+        | {"max_micro": is_whole, "layout_version": is_whole, "num_samples": is_count},
+        format=is_whole,
+        parent_is_held=is_flag,
+        launch_id=is_text,
+        launched_s=is_number,
+    ),
+    "step": has_keys(
+        keys("step cursor samples tokens", is_count)
+        | keys("loss grad_norm lr seconds", is_number)
+        | {"kind": is_text, "checksum": in_form("[0-9a-f]{16}")},
+        metrics=each_is(dict, is_number),
+        skipped=is_flag,
+    ),
+    "eval": has_keys(
+        keys("step samples tokens", is_count) | keys("loss seconds", is_number) | {"kind": is_text},
+        metrics=each_is(dict, is_number),
+    ),
+    "commit": has_keys(
+        {"step": is_count, "sha256": IS_DIGEST, "seconds": is_number} | keys("kind name", is_text), write_s=is_number
+    ),
+    "event": has_keys(
+        keys("kind message", is_text) | {"time_s": is_number},
+        waited_s=lambda value: is_number(value) and value >= 0,
+    ),
+    "measurement": has_keys(
+        keys("step num_steps input_tokens padded_tokens peak_memory_bytes", is_count)
+        | keys("seconds flops peak_flops_per_s communication_s time_s", is_number)
+        | keys("data_s forward_s backward_s update_s", is_number)
+        | {"kind": is_text}
+    ),
+}
+
+
+def require_record(record: object, where: str) -> None:
+    """Raise Wrong unless planner writes such a record, in the format that this script reads."""
+    if type(record) is dict and record.get("kind") == "generation":
+        require_format(record.get("format"), "its ledger", LEDGER_FORMAT)
+    test = IS_RECORD.get(record["kind"]) if type(record) is dict and is_text(record.get("kind")) else None
+    if test is None or not test(record):
+        raise Wrong(f"{where} is no record that planner writes")
+
+
+def read_manifest(run: Path, name: str, run_id: str, folder: str = "manifests") -> dict:
+    """Return a commit's or a held step's manifest."""
+    value, digest = read_sealed(run, f"{folder}/{name}.json", "its manifest")
+    if not IS_MANIFEST(value):
+        raise Wrong("its manifest is none that planner writes")
     if (value["name"], f"{value['step']:012d}-{value['generation']:06d}") != (name, name):
         raise Wrong("its manifest is another commit's")
-    if folder == "held" and (value["files"] or not value["shards"]):
+    if run_id not in {"", value["run_id"]}:
+        raise Wrong("its manifest is of another run")
+    shards = value.get("shards", {})
+    if folder == "held" and (value["files"] or value["tensors"] or not shards):
         raise Wrong("its manifest is not that of a held step, which has shards and no files")
-    if folder == "manifests" and value.get("shards"):
+    if not all(is_shard(shard, value["world_size"]) for shard in shards):
+        raise Wrong("its manifest names shards that no worker has")
+    if folder == "manifests" and shards:
         raise Wrong("its manifest has shards of memory, which no commit has")
-    return {
-        **value,
-        "sha256": document["sha256"],
-        "called": f"{'commit' if folder == 'manifests' else 'held step'} {name}",
-    }
+    return {**value, "sha256": digest, "called": f"{'commit' if folder == 'manifests' else 'held step'} {name}"}
 
 
-def read_segment(run: Path, end: dict, head: str) -> Iterator[dict]:
-    """Return a generation's records, each chained to the one before, from its parent's head to the step `end`."""
-    lines = (run / "ledger" / f"{end['generation']:06d}.jsonl").read_bytes().split(b"\n")
+def is_shard(name: str, world_size: int) -> bool:
+    """Return whether it is a name RANK/TENSOR with a rank below the world size."""
+    rank, _, tensor = name.partition("/")
+    return bool(tensor) and re.fullmatch("[0-9]{1,9}", rank) is not None and int(rank) < world_size
+
+
+def read_links(run: Path, generation: int, head: str) -> tuple[list[tuple[str, dict]], str]:
+    """Return a generation's records, each with the chain's head after it, and why the rest cannot be read.
+
+    `head` is that of the step that it began at. A torn last line, as a crash leaves it, does not count.
+    """
+    lines = read_file(run, f"ledger/{generation:06d}.jsonl", MOST_LEDGER_BYTES).split(b"\n")
+    links: list[tuple[str, dict]] = []
     for number, line in enumerate(lines[:-1], 1):
         found = re.fullmatch(rb'\{"head":"([0-9a-f]{64})","record":(.*)\}', line)
         head = sha256(head.encode() + found[2]).hexdigest() if found else ""
         if not found or found[1].decode() != head:
-            raise Wrong(f"the chain breaks at line {number} of its ledger: one was altered, removed or added")
-        yield json.loads(found[2])
-        if head == end["ledger_head"]:
-            return
-    raise Wrong(f"its ledger does not reach the head that {end['called']} names: lines are missing")
+            return links, f"the chain breaks at line {number} of its ledger: one was altered, removed or added"
+        try:
+            record = json.loads(found[2])
+            require_record(record, f"line {number} of its ledger")
+            if compact(record) != found[2]:
+                return links, f"line {number} of its ledger is not in the form that planner writes"
+        except Wrong as error:
+            return links, str(error)
+        except GARBAGE as error:
+            return links, f"line {number} of its ledger is garbage ({type(error).__name__})"
+        links.append((head, record))
+    return links, ""
+
+
+def read_header(run: Path, generation: int) -> dict | None:
+    """Return a generation's first record, which is not checked against the chain. None if it cannot be read."""
+    try:
+        with open_file(run, f"ledger/{generation:06d}.jsonl") as stream:
+            record = json.loads(stream.readline(2**18))["record"]
+        if record["kind"] != "generation":
+            return None
+    except (Wrong, *GARBAGE):
+        return None
+    require_format(record.get("format"), "its ledger", LEDGER_FORMAT)
+    return record if IS_RECORD["generation"](record) else None
 
 
 def read_job(run: Path, digest: str) -> dict:
     """Return a job of the run. Its name is the digest of its text."""
-    text = (run / "jobs" / f"{digest}.json").read_bytes()
+    text = read_file(run, f"jobs/{digest}.json")
     if sha256(text).hexdigest() != digest:
         raise Wrong("its job was altered: the digest does not match")
     job = json.loads(text)
     require_format(job.get("format"), "its job")
+    if not 0 < job["batch"]["global"] <= MOST_GLOBAL_BATCH:
+        raise Wrong(f"its job has a global batch of {job['batch']['global']!r} samples")
     return job
 
 
-def check_generation(
-    run: Path, parent: dict, end: dict, data: str, unread: list[str], *, listed: bool
-) -> Iterator[str]:
-    """Yield what is wrong with a generation, from the step `parent` that it began at to the step `end`.
+# -- the settings of a job that make its identity
 
-    If its samples cannot be recomputed, `unread` gets the reason.
-    """
-    if (end["parent"], end["run_id"]) != (parent["name"], parent.get("run_id", end["run_id"])):
-        raise Wrong(f"the step that it went on from, {end['parent']!r}, has no good manifest, or one of another run")
-    header, *records = read_segment(run, end, parent["ledger_head"])
-    require_format(header.get("format"), "its ledger", LEDGER_FORMAT)
-    if header["parent_sha256"] != parent["sha256"]:
-        yield f"went on from another manifest of {parent['called']} than the one that is there"
-    identity = header["identity"]
-    if (header["step"], header["cursor"]) != (parent["step"], parent["cursor"]):
-        yield f"does not begin where {parent['name'] or 'nothing'} ended, at sample {parent['cursor']}"
-    if any(header[key] != end[key] for key in CARRIED):
-        yield f"is of another run, place, plan, length, machine or job than {end['called']}"
-    is_finished = end["step"] == header["total_steps"] and not end.get("shards")
-    if identity["equality"] == "bitwise" and is_finished and not end["tensors"]:
-        yield f"is finished and bitwise, and commit {end['name']} has no certificate"
-    job = read_job(run, header["job_digest"])
-    for field, before in parent["identity"].items():
-        if current_name(identity[field]) != current_name(before) and not any(
-            words.startswith(f"{field}: ") for words in header["changed"]
-        ):
-            yield f"another {field!r} than before, and nobody accepted it"
-    steps = [record for record in records if record["kind"] == "step"]
-    size = job["batch"]["global"]
-    yield from check_samples(steps, parent, end, header, job, data, unread, listed=listed)
-    yield from first_of(check_rates(steps, header, job))
-    if (end["step"] - parent["step"], end["cursor"] - parent["cursor"]) != (len(steps), len(steps) * size):
-        yield f"has {len(steps)} steps of {size} samples, and {end['called']} is not as far after its parent"
+DEFAULTS = {
+    "objective.kind": "lm",
+    "objective.beta": 0.1,
+    "objective.beta of simpo": 2.0,
+    "objective.gamma_beta_ratio": 0.5,
+    "objective.label_smoothing": 0.0,
+    "objective.log_probs": "mean",
+    "objective.mean_over": "tokens",
+    "objective.desirable_weight": 1.0,
+    "objective.undesirable_weight": 1.0,
+    "objective.reference": "model",
+    "objective.reference_model": None,
+    "model.dropout": 0.0,
+    "model.tied_embeddings": False,
+    "model.revision": None,
+    "model.weights": "pretrained",
+    "model.attention": "auto",
+    "model.chat_template": None,
+    "model.frozen": "fp32",
+    "model.lora": None,
+    "model.lora.rank": 16,
+    "model.lora.alpha": 32.0,
+    "model.lora.dropout": 0.0,
+    "model.lora.targets": None,
+    "train.clip_norm": 1.0,
+    "train.precision": "fp32",
+    "train.activation_checkpointing": False,
+    "train.schedule.kind": "constant",
+    "train.schedule.warmup": "0 steps",
+    "train.schedule.final_fraction": 0.0,
+    "train.optimizer.alpha": 0.99,
+    "train.optimizer.betas": [0.9, 0.999],
+    "train.optimizer.eps": 1e-8,
+    "train.optimizer.momentum": 0.0,
+    "train.optimizer.weight_decay": 0.0,
+    "workers.cpus": 1.0,
+}
+"""The settings that an identity leaves out where they have this value."""
+NO_DEFAULT = {"model.kind", "model.layers", "model.width", "model.heads", "model.context", "model.path"} | {
+    "train.optimizer.kind",
+    "train.optimizer.lr",
+    "batch.max_micro",
+}
+OBJECTIVES = {"lm", "sft", "dpo", "ipo", "simpo", "orpo", "kto", "own"}
+RECIPE = ("objective.", "train.clip_norm", "train.optimizer.", "train.precision", "train.schedule.")
+BITWISE_RECIPE = (*RECIPE, "batch.max_micro", "train.activation_checkpointing", "workers.cpus")
+
+
+def settings_of(section: dict, objective: str, prefix: str = "") -> dict:
+    """Return the settings of a job that are not at their defaults: `section.key` -> value."""
+    found = {}
+    for key, value in section.items():
+        name = f"{prefix}{key}"
+        default = DEFAULTS.get(f"{name} of {objective}", DEFAULTS.get(name, section))  # a section equals no value
+        if isinstance(value, dict):
+            inside = settings_of(value, objective, f"{name}.")
+            found |= inside or ({name: {}} if name in DEFAULTS else {})
+        elif compact(value) != compact(default):
+            found[name] = value
+    return found
+
+
+def identity_of(job: dict) -> dict:
+    """Return the identity that a job gives a run, without the data's."""
+    kind, equality = job["objective"]["kind"], current_name(job["batch"]["equality"])
+    if kind not in OBJECTIVES:
+        raise Unread(f"objective {kind!r}, which another package brings")
+    settings = settings_of(job, kind)
+
+    def digest(beginnings: tuple[str, ...]) -> str:
+        chosen = {key: value for key, value in settings.items() if key.startswith(beginnings)}
+        if unknown := sorted(key for key in chosen if key not in NO_DEFAULT and key not in DEFAULTS):
+            raise Wrong(f"its job has settings that this script does not know: {', '.join(unknown)[:200]}")
+        return sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
+
+    return {
+        "global_batch": job["batch"]["global"],
+        "seed": job["train"]["seed"],
+        "model": digest(("model.",)),
+        "optimizer": job["train"]["optimizer"]["kind"],
+        "equality": equality,
+        "recipe": digest(BITWISE_RECIPE if equality == "bitwise" else RECIPE),
+    }
+
+
+def plan_digest(header: dict) -> str:
+    """Return the digest of the plan that follows from a header: 16 hex digits."""
+    size, workers, most = header["identity"]["global_batch"], header["world_size"], header["max_micro"]
+    mode = "bitwise" if header["identity"]["equality"] == "bitwise" else "balanced"
+    each = -(-size // most) if mode == "bitwise" else -(-size // min(workers, size))
+    rounds = -(-each // workers) if mode == "bitwise" else -(-each // most)
+    text = f"layout {header['layout_version']} {mode} {(size, workers, most, rounds)}"
+    return sha256(text.encode()).hexdigest()[:16]
 
 
 def current_name(value: object) -> object:
     """Return `balanced` for `batches`, the name of this `batch.equality` in early runs."""
     return "balanced" if value == "batches" else value
+
+
+# -- one generation
+
+
+def check_ledger(
+    run: Path, generation: int, parent: dict, end: dict | None, described: list[dict]
+) -> tuple[list[dict], list[dict], list[str]]:
+    """Check a generation's beginning, chain and numbers. Returns its records up to `end`, the others, and findings.
+
+    `parent` is the step that it began at, `described` are the manifests of its commits and held steps. `end` is that of
+    the lineage. Without it, all records are up to the end.
+    """
+    links, torn = read_links(run, generation, parent["ledger_head"])
+    heads = [head for head, _ in links]
+    if end and end["ledger_head"] not in heads:
+        raise Wrong(torn or f"its ledger does not reach the head that {end['called']} names: lines are missing")
+    if not links or links[0][1]["kind"] != "generation":
+        raise Wrong(torn or "its ledger does not begin with a header")
+    length = heads.index(end["ledger_head"]) + 1 if end else len(links)
+    header = links[0][1]
+    found = [f"after its last commit, {torn}" if end else torn] if torn else []
+    found += check_beginning(header, parent, generation)
+    for each in described:
+        if any(header[key] != each[key] for key in PROMISED):
+            found.append(f"is of another run, place, plan, length, machine or job than {each['called']}")
+    found += first_of(check_numbers(links, described, is_whole=not torn))
+    return [record for _, record in links[:length]], [record for _, record in links[length:]], found
+
+
+def check_beginning(header: dict, parent: dict, generation: int) -> Iterator[str]:
+    """Yield what is wrong with where a generation began."""
+    if header["generation"] != generation:
+        yield f"its header is that of generation {header['generation']}"
+    if header["parent_sha256"] != parent["sha256"]:
+        yield f"went on from another manifest of {parent['called']} than the one that is there"
+    if header.get("parent_is_held", False) != bool(parent.get("shards")):
+        yield f"says of {parent['called']}, where it began, that it was held, or was not"
+    if (header["parent"], header["step"], header["cursor"]) != (parent["name"], parent["step"], parent["cursor"]):
+        yield f"does not begin where {parent['name'] or 'nothing'} ended, at sample {parent['cursor']}"
+
+
+def check_numbers(links: list[tuple[str, dict]], described: list[dict], *, is_whole: bool) -> Iterator[str]:
+    """Yield each number of a record, or of a manifest, that does not follow from its place in the ledger."""
+    header = links[0][1]
+    size, step, cursor = header["identity"]["global_batch"], header["step"], header["cursor"]
+    placed = []  # each record, with the steps that are done before it
+    places = {}  # head after a record -> step and sample there
+    for head, record in links:
+        placed.append((step, record))
+        if record["kind"] == "step":
+            step, cursor = step + 1, cursor + size
+            if record["cursor"] != cursor:
+                yield f"step {step - 1}: it ends at sample {record['cursor']} on record, and by its place at {cursor}"
+            if record["samples"] != size:
+                yield f"step {step - 1}: computed {record['samples']} samples instead of {size}"
+        places[head] = step, cursor
+    for step, record in placed:
+        if record["kind"] in {"step", "eval"} and record["step"] != step:
+            what = "a step" if record["kind"] == "step" else "an evaluation"
+            yield f"the record of {what} says {record['step']}, and by its place in the ledger it is {step}"
+    if any(record["kind"] == "generation" for _, record in placed[1:]):
+        yield "its ledger has a second header"
+    yield from check_commit_numbers(header, placed)
+    yield from check_measurements(header, placed)
+    for each in described:
+        yield from check_place(each, places.get(each["ledger_head"]), is_whole=is_whole)
+
+
+def check_place(manifest: dict, place: tuple[int, int] | None, *, is_whole: bool) -> Iterator[str]:
+    """Yield what is wrong with a manifest's numbers. `place` is the step and the sample at the head that it names."""
+    if place is None and is_whole:
+        yield f"its ledger does not reach the head that {manifest['called']} names"
+    elif place not in {None, (manifest["step"], manifest["cursor"])}:
+        said = f"step {manifest['step']} and sample {manifest['cursor']}"
+        yield f"{manifest['called']}: it says {said}, and its ledger step {place[0]} and sample {place[1]}"
+
+
+def check_commit_numbers(header: dict, placed: list[tuple[int, dict]]) -> Iterator[str]:
+    """Yield what is wrong with the numbers of commits. One may be recorded after later steps, but in their order."""
+    before = header["step"] - 1
+    for step, record in placed:
+        if record["kind"] != "commit":
+            continue
+        if record["name"] != f"{record['step']:012d}-{header['generation']:06d}":
+            yield f"records commit {record['name'][:40]!r} as that of step {record['step']}"
+        elif not before < record["step"] <= step:
+            yield f"records commit {record['name']} between steps {step - 1} and {step}"
+        before = max(before, record["step"])
+
+
+def check_measurements(header: dict, placed: list[tuple[int, dict]]) -> Iterator[str]:
+    """Yield each measurement that does not begin where the one before ended."""
+    before = header["step"]
+    for step, record in placed:
+        if record["kind"] != "measurement":
+            continue
+        begin, end = record["step"] - record["num_steps"], record["step"]
+        if not begin == before < end <= step:
+            yield f"a measurement says steps [{begin}, {end}), and by its place in the ledger they begin at {before}"
+        before = max(before, min(end, step))
+
+
+def check_generation(
+    run: Path, parent: dict, end: dict, described: list[dict], data: str, unread: list[tuple[str, str]], *, listed: bool
+) -> Iterator[str]:
+    """Yield what is wrong with a generation of the lineage, from the step `parent` to the step `end`.
+
+    If its samples or settings cannot be recomputed, `unread` gets what, and the reason.
+    """
+    records, tail, found = check_ledger(run, end["generation"], parent, end, described)
+    yield from found
+    header = records[0]
+    identity = header["identity"]
+    is_finished = end["step"] == header["total_steps"] and not end.get("shards")
+    if identity["equality"] == "bitwise" and is_finished and not end["tensors"]:
+        yield f"is finished and bitwise, and commit {end['name']} has no certificate"
+    job = read_job(run, header["job_digest"])
+    yield from check_settings(header, parent.get("identity", identity), job, unread)
+    rows = None
+    try:
+        rows, fingerprint = read_any(job, data or job["data"]["path"])
+    except Unread as error:
+        unread.append(("samples", f"they were made by {error}"))
+    if rows is not None:
+        yield from check_data(header, job, data, fingerprint, len(rows))
+    steps = [record for record in records if record["kind"] == "step"]
+    yield from first_of(check_steps(steps, header, job, rows, listed=listed))
+    yield from first_of(check_rates(steps, header, job))
+    evaluations = [record for record in (*records, *tail) if record["kind"] == "eval" and record["step"] <= end["step"]]
+    yield from first_of(check_evaluations(evaluations, header, job, rows))
+
+
+def check_settings(header: dict, before: dict, job: dict, unread: list[tuple[str, str]]) -> Iterator[str]:
+    """Yield what is wrong with a generation's identity or plan. `before` is the identity of its parent."""
+    identity = header["identity"]
+    for field, value in before.items():
+        if current_name(identity[field]) != current_name(value) and not any(
+            words.startswith(f"{field}: ") for words in header["changed"]
+        ):
+            yield f"another {field!r} than before, and nobody accepted it"
+    try:
+        wanted = identity_of(job)
+    except Unread as error:
+        unread.append(("settings", f"the job has {error}"))
+        wanted = {}
+    for field, value in wanted.items():
+        if current_name(identity[field]) != value:
+            yield f"another {field!r} is on record than its job has"
+    if header["max_micro"] != job["batch"]["max_micro"]:
+        yield f"batch.max_micro is {header['max_micro']} on record, and its job says {job['batch']['max_micro']!r}"
+    if header["layout_version"] not in LAYOUTS:
+        yield f"its plan has layout version {header['layout_version']}, and this script knows {LAYOUTS[-1]}"
+    elif header["world_size"] < 1 or plan_digest(header) != header["plan_digest"]:
+        yield f"its plan is not what layout version {header['layout_version']} gives"
+
+
+def check_data(header: dict, job: dict, data: str, fingerprint: str, num_rows: int) -> Iterator[str]:
+    """Yield what is wrong with the data, of which `data` is the path, or empty if it is where the job says."""
+    held_out = job["eval"]["samples"]
+    cut = f"{fingerprint} {num_rows} rows, {held_out} held out"
+    if sha256(cut.encode()).hexdigest() != header["identity"]["data"]:
+        path = data or job["data"]["path"]
+        yield f"the data at {path!r} (its files' names count), or the job, is not what it was trained on"
+    if header["num_samples"] != num_rows - held_out:
+        yield f"has {header['num_samples']} samples in an epoch on record, and the data has another number"
 
 
 def steps_in(stretch: str, size: int, samples: int, total: int) -> int:
@@ -475,38 +915,18 @@ def rate_of(train: dict, step: int, warmup: int, total: int) -> float:
 def check_rates(steps: list[dict], header: dict, job: dict) -> Iterator[str]:
     """Yield what is wrong with the planned number of steps, or with learning rates."""
     train, size, samples = job["train"], job["batch"]["global"], header["num_samples"]
-    total = total_of(train, size, samples)
+    total, first = total_of(train, size, samples), header["step"]
     if total != header["total_steps"]:
-        yield f"was to end at step {header['total_steps']!r} on record, and its job says {total}"
-    if steps and steps[-1]["step"] >= total:
-        yield f"went on to step {steps[-1]['step'] + 1}, behind its end at step {total}"
+        yield f"was to end at step {header['total_steps']} on record, and its job says {total}"
+    if first + len(steps) > total:
+        yield f"went on to step {first + len(steps)}, behind its end at step {total}"
     if train["optimizer"]["kind"] == "own":
         return
     warmup = steps_in(train["schedule"]["warmup"], size, samples, total)
-    for step in steps:
-        rate = rate_of(train, step["step"], warmup, total)
+    for number, step in enumerate(steps, first):
+        rate = rate_of(train, number, warmup, total)
         if not abs(step["lr"] - rate) <= RATE_TOLERANCE * train["optimizer"]["lr"]:
-            yield f"step {step['step']}: its learning rate is {step['lr']!r} on record, and the schedule has {rate!r}"
-
-
-def check_samples(
-    steps: list[dict], parent: dict, end: dict, header: dict, job: dict, data: str, unread: list[str], *, listed: bool
-) -> Iterator[str]:
-    """Yield what is wrong with the data or with the steps."""
-    path, identity = data or job["data"]["path"], end["identity"]
-    rows, digest = None, identity["data"]
-    try:
-        rows, fingerprint = read_any(job, path)
-        cut = f"{fingerprint} {len(rows)} rows, {job['eval']['samples']} held out"
-        digest = sha256(cut.encode()).hexdigest()
-    except Unread as error:
-        unread.append(str(error))
-    if rows is not None and header["num_samples"] != len(rows) - job["eval"]["samples"]:
-        yield f"has {header['num_samples']!r} samples in an epoch on record, and the data has another number"
-    wanted = (identity["global_batch"], identity["seed"], identity["data"])
-    if (job["batch"]["global"], job["train"]["seed"], digest) != wanted:
-        yield f"the data at {path!r} (its files' names count), or the job, is not what it was trained on"
-    yield from first_of(check_steps(steps, parent, end, job, rows, listed=listed))
+            yield f"step {number}: its learning rate is {step['lr']!r} on record, and the schedule has {rate!r}"
 
 
 def first_of(found: Iterator[str]) -> Iterator[str]:
@@ -519,41 +939,59 @@ def first_of(found: Iterator[str]) -> Iterator[str]:
         yield f"... and {number - SHOWN} more of this kind"
 
 
-def check_steps(
-    steps: list[dict], parent: dict, end: dict, job: dict, rows: list | None, *, listed: bool
-) -> Iterator[str]:
-    """Yield what is wrong with the steps of a generation: their positions, their counts, or their samples.
-
-    Without `rows` it does not check the samples.
-    """
-    size, held_out, at = job["batch"]["global"], job["eval"]["samples"], parent["cursor"]
-    for number, step in enumerate(steps, parent["step"]):
-        start, at = at, at + size
-        if (step["step"], step["cursor"], step["samples"]) != (number, at, size):
-            yield f"step {number}: not {size} samples up to {at} on record; samples or steps were lost or repeated"
-        if rows is None:
-            continue
-        chosen = [row_at(position, len(rows), held_out, job["train"]["seed"]) for position in range(start, at)]
+def check_steps(steps: list[dict], header: dict, job: dict, rows: list | None, *, listed: bool) -> Iterator[str]:
+    """Yield each step whose record is not that of its samples. Without `rows`, none."""
+    size, held_out = job["batch"]["global"], job["eval"]["samples"]
+    for number, step in enumerate(steps, header["step"]) if rows is not None else ():
+        start = header["cursor"] + (number - header["step"]) * size
+        chosen = [row_at(place, len(rows), held_out, job["train"]["seed"]) for place in range(start, start + size)]
         used = [(fed(rows[row]), row.to_bytes(8, "little")) for row in chosen]
         sums = (blake2b(number + content, digest_size=8).digest() for (_, content), number in used)
         total = sum(int.from_bytes(each, "little") for each in sums)
         if (step["tokens"], step["checksum"]) != (sum(tokens for (tokens, _), _ in used), f"{total & U64:016x}"):
-            yield f"step {number}: what entered the forward pass is not the samples at [{start}, {at})"
+            yield f"step {number}: what entered the forward pass is not the samples at [{start}, {start + size})"
         if listed:
-            skipped = " (left the weights alone)" if step["skipped"] else ""
-            print(f"step {number}, generation {end['generation']}{skipped}: rows", *chosen)
+            skipped = " (left the weights alone)" if step.get("skipped") else ""
+            print(f"step {number}, generation {header['generation']}{skipped}: rows", *chosen)
 
 
-def read_commits(run: Path, findings: list[str]) -> dict[str, dict]:
+def check_evaluations(records: list[dict], header: dict, job: dict, rows: list | None) -> Iterator[str]:
+    """Yield what is wrong with the samples, the tokens or the steps of evaluations."""
+    if not records:
+        return
+    size, samples, held_out = job["batch"]["global"], header["num_samples"], job["eval"]["samples"]
+    total = total_of(job["train"], size, samples)
+    every = steps_in(job["eval"]["every"], size, samples, total)
+    tokens = None
+    if rows is not None and held_out <= len(rows):
+        chosen = (shuffled(index, len(rows), 0, 2, 0) for index in range(len(rows) - held_out, len(rows)))
+        tokens = sum(fed(rows[row])[0] for row in chosen)
+    for record in records:
+        where = f"the evaluation before step {record['step']}"
+        if record["samples"] != held_out:
+            yield f"{where}: it has {record['samples']} samples on record, and its job says {held_out!r}"
+        if record["step"] % every and record["step"] != total:
+            yield f"{where}: none was due there"
+        if tokens is not None and record["tokens"] != tokens:
+            yield f"{where}: it has {record['tokens']} tokens on record, and the held-out samples {tokens}"
+
+
+# -- the whole run
+
+
+def read_commits(run: Path, run_id: str, findings: list[str]) -> dict[str, dict]:
     """Return the readable manifests by name. Those that differ from the ledger's record become findings."""
-    ledgers = b"".join(ledger.read_bytes() for ledger in (run / "ledger").glob("*.jsonl"))
-    recorded = re.findall(rb'"kind":"commit","name":"([0-9]{12}-[0-9]{6})","seconds":[^,]*,"sha256":"(\w*)"', ledgers)
-    names = {file.stem for file in (run / "manifests").glob(f"{'[0-9]' * 12}-{'[0-9]' * 6}.json")}
+    sealed: dict[str, str] = {}
+    for ledger in names_in(run, "ledger", r"[0-9]{6}\.jsonl"):
+        with noting(findings, f"ledger {ledger}"):
+            text = read_file(run, f"ledger/{ledger}.jsonl", MOST_LEDGER_BYTES)
+            form = rb'"kind":"commit","name":"([0-9]{12}-[0-9]{6})","seconds":[^,]*,"sha256":"(\w*)"'
+            for name, digest in re.findall(form, text):
+                sealed.setdefault(name.decode(), digest.decode())  # of two, the first counts
     commits = {}
-    sealed = {name.decode(): seal.decode() for name, seal in reversed(recorded)}  # of two, the first counts
-    for name in sorted(names.union(sealed)):
+    for name in sorted({*names_in(run, "manifests", r"[0-9]{12}-[0-9]{6}\.json"), *sealed}):
         with noting(findings, f"commit {name}"):
-            commits[name] = read_manifest(run, name)
+            commits[name] = read_manifest(run, name, run_id)
             if sealed.get(name, commits[name]["sha256"]) != commits[name]["sha256"]:
                 findings.append(f"commit {name}: its manifest is not the one that the ledger records")
     for name, after in pairwise(sorted(commits, key=lambda name: (name[13:], name[:12]))):
@@ -562,54 +1000,88 @@ def read_commits(run: Path, findings: list[str]) -> dict[str, dict]:
     return commits
 
 
-def read_held(run: Path, findings: list[str]) -> dict[int, dict]:
+def read_held(run: Path, run_id: str, headers: dict[int, dict], findings: list[str]) -> dict[int, dict]:
     """Return generation -> readable manifest of the held step that it resumed from in memory."""
     held = {}
-    for ledger in sorted((run / "ledger").glob(f"{'[0-9]' * 6}.jsonl")):
-        generation = int(ledger.stem)
-        with noting(findings, f"generation {generation}, resumed from memory"), ledger.open("rb") as stream:
-            line = stream.readline()
-            if b'"parent_is_held":true' not in line:
-                continue
-            header = json.loads(line)["record"]
-            manifest = read_manifest(run, header["parent"], "held")
+    for generation, header in headers.items():
+        if not header.get("parent_is_held"):
+            continue
+        with noting(findings, f"generation {generation}, resumed from memory"):
+            if not re.fullmatch("[0-9]{12}-[0-9]{6}", header["parent"]):
+                raise Wrong("its parent has no name of a step")
+            manifest = read_manifest(run, header["parent"], run_id, "held")
             if manifest["sha256"] != header["parent_sha256"]:
                 raise Wrong(f"{manifest['called']}: its manifest is not the one that this generation went on from")
             held[generation] = manifest
     return held
 
 
-def check(run: Path, data: str, findings: list[str], unread: list[str], *, listed: bool) -> str:
-    """Collect what is wrong with the newest commit and its lineage, and return a summary of the run."""
-    commits, held = read_commits(run, findings), read_held(run, findings)
+def check_files(run: Path, newest: dict, findings: list[str]) -> None:
+    """Collect what is wrong with the files of the newest commit."""
+    if not newest["files"]:
+        findings.append("the newest commit names no files: there are no weights")
+    for file in newest["files"]:
+        name = f"checkpoints/{newest['name']}/{file['name']}"
+        with noting(findings, repr(file["name"])), open_file(run, name) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if size != file["size_bytes"] or file_digest(stream, "sha256").hexdigest() != file["sha256"]:
+                raise Wrong("torn or altered: its size or its SHA-256 is not what the manifest says")
+
+
+def check(run: Path, data: str, findings: list[str], unread: list[tuple[str, str]], *, listed: bool) -> str:
+    """Collect what is wrong with the run, and return a summary of it."""
+    run_id = ""
+    with noting(findings, "run.json"):
+        run_id = read_sealed(run, "run.json", "the run's name")[0]["run_id"]
+    headers = {}
+    for number in map(int, names_in(run, "ledger", r"[0-9]{6}\.jsonl")):
+        with noting(findings, f"generation {number}"):
+            if header := read_header(run, number):
+                headers[number] = header
+    commits = read_commits(run, run_id, findings)
+    held = read_held(run, run_id, headers, findings)
     if not commits:
         raise Wrong("no commit can be read here, so there are no weights to account for")
-    newest = end = commits.pop(max(commits, key=lambda name: (name[13:], name[:12])))
-    print(f"run {newest['run_id']!r}, commit {newest['name']}: step {newest['step']} of {newest['total_steps']!r}")
+    newest = end = commits[max(commits, key=lambda name: (name[13:], name[:12]))]
+    print(f"run {newest['run_id']!r}, commit {newest['name']}: step {newest['step']} of {newest['total_steps']}")
     weights = {name: digest for name, digest in newest["tensors"].items() if name.startswith("model/")}
     joint = sha256(json.dumps(weights, sort_keys=True).encode()).hexdigest()
     what = f"SHA-256 {joint}, on record; not taken from the files here" if weights else "no SHA-256 is on record"
     print(f"weights {what}")
-    if not newest["files"]:
-        findings.append("the newest commit names no files: there are no weights")
-    for file in newest["files"]:
-        path = run / "checkpoints" / newest["name"] / file["name"]
-        with noting(findings, repr(file["name"])), path.open("rb") as stream:
-            if (path.stat().st_size, file_digest(stream, "sha256").hexdigest()) != (file["size_bytes"], file["sha256"]):
-                raise Wrong("torn or altered: its size or its SHA-256 is not what the manifest says")
-    lineage = []
-    while end is not START:
-        known = held.pop(end["generation"], None) or commits.pop(end["parent"], START)
-        lineage.append((known, end))
-        end = known
-    for parent, end in reversed(lineage):
-        where = f"generation {end['generation']}"
-        with noting(findings, where):
-            origin = ", from memory" if parent.get("shards") else ""
-            print(f"{where}: {end['world_size']!r} workers, steps [{parent['step']}, {end['step']}){origin}")
-            wrong = check_generation(run, parent, end, data, unread, listed=listed)
-            findings.extend(f"{where}: {words}" for words in wrong)
+    check_files(run, newest, findings)
+
+    ends: dict[int, dict] = {}
+    while end is not START and end["generation"] not in ends:
+        ends[end["generation"]] = end
+        end = parent_of(end["generation"], end["parent"], commits, held)
+    for number in sorted({*headers, *ends}):
+        with noting(findings, f"generation {number}"):
+            end, name = ends.get(number), (ends.get(number) or headers[number])["parent"]
+            parent = parent_of(number, name, commits, held)
+            described = [each for each in (*commits.values(), *held.values()) if each["generation"] == number]
+            if end is not None:
+                origin = ", from memory" if parent.get("shards") else ""
+                print(
+                    f"generation {number}: {end['world_size']} workers, steps [{parent['step']}, {end['step']}){origin}"
+                )
+            if name != parent["name"]:
+                raise Wrong(f"the step that it went on from, {name!r}, has no good manifest, or one of another run")
+            if end is None:
+                found: Iterable[str] = check_ledger(run, number, parent, None, described)[2]
+            else:
+                found = check_generation(run, parent, end, described, data, unread, listed=listed)
+            findings.extend(f"generation {number}: {words}" for words in found)
     return f"{newest['step']} steps used positions [0, {newest['cursor']}) of the order, each exactly once"
+
+
+def parent_of(generation: int, name: str, commits: dict[str, dict], held: dict[int, dict]) -> dict:
+    """Return the manifest of the step that a generation began at. `START` if there is none."""
+    return held.get(generation) or commits.get(name, START)
+
+
+def printable(text: str) -> str:
+    """Return a text with its control characters escaped."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def main() -> int:
@@ -623,17 +1095,18 @@ def main() -> int:
         parser.error(f"{arguments.run} is no folder")
     sys.stdout.reconfigure(errors="backslashreplace")
     findings: list[str] = []
-    unread: list[str] = []
+    unread: list[tuple[str, str]] = []
     with noting(findings, arguments.run):
         account = check(arguments.run, arguments.data, findings, unread, listed=arguments.list)
     for finding in findings:
-        print(f"WRONG {finding}")
-    for reason in dict.fromkeys(unread):
-        print(f"samples NOT CHECKED: they were made by {reason}. Seal, files, chain and positions were checked")
+        print(f"WRONG {printable(finding)}")
+    for what, reason in dict.fromkeys(unread):
+        print(printable(f"{what} NOT CHECKED: {reason}. Seal, files, chain and numbers were checked"))
     if findings:
         print("verify_run: NOT CLEAN")
         return 1
-    print(f"verify_run: {'good but for the samples' if unread else 'clean'}. {account}; the chain is intact")
+    unchecked = " and the ".join(dict.fromkeys(what for what, _ in unread))
+    print(f"verify_run: {f'good but for the {unchecked}' if unread else 'clean'}. {account}; the chain is intact")
     return 3 if unread else 0
 
 

@@ -79,7 +79,7 @@ ACCEPTABLE = (*_DECIDED_BY, DEVICE)
 def job_changes(before: Job, now: Job) -> dict[str, str]:
     """Return dotted key -> `old -> new`, for every setting of the job file that differs."""
     old, new = _flat(before.model_dump(mode="json", by_alias=True)), _flat(now.model_dump(mode="json", by_alias=True))
-    keys = (key for key in sorted({*old, *new}) if old.get(key) != new.get(key))
+    keys = (key for key in sorted({*old, *new}) if old.get(key, {}) != new.get(key, {}))
     return {key: f"{old.get(key, 'nothing')} -> {new.get(key, 'nothing')}" for key in keys}
 
 
@@ -159,9 +159,11 @@ def _enumerated(names: list[str]) -> str:
 
 
 def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted key -> value. An empty section is a value: adapters at their defaults are not the same as none."""
     flat: dict[str, Any] = {}
     for key, item in value.items():
-        flat.update(_flat(item, f"{prefix}{key}.") if isinstance(item, dict) else {f"{prefix}{key}": item})
+        is_section = isinstance(item, dict) and item
+        flat.update(_flat(item, f"{prefix}{key}.") if is_section else {f"{prefix}{key}": item})
     return flat
 
 

@@ -5,10 +5,13 @@ A generation begins at a commit, or at a step that was only held in memory. Eith
 Each mismatch is a finding, one sentence each, and reading continues as far as possible. Only the run's folder is read.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from planner.errors import NewerFormat, StoreError
+from planner.provenance.manifests import Manifests, read_manifests
+from planner.provenance.record_numbers import RecordNumbers
 from planner.store.ledger import ChainedRecord, header_among, read_segment, segment_name
 from planner.store.newest import newest_of
 from planner.store.records import NO_HEAD, EvalRecord, GenerationRecord, Manifest, Record, StepRecord
@@ -30,7 +33,7 @@ class Segment:
     tail_steps: int
     """steps after that"""
     findings: tuple[str, ...]
-    """mismatches between its records, its header and the manifests at its two ends"""
+    """mismatches between its records, its header and its manifests"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +44,8 @@ class Lineage:
     """of the newest commit whose manifest can be read"""
     segments: tuple[Segment, ...]
     """oldest first. If a segment cannot be read, it and all older ones are missing"""
+    manifests: Manifests
+    """all of the run, also those outside the lineage"""
     findings: tuple[str, ...]
 
     @property
@@ -61,13 +66,14 @@ def read_lineage(run: RunFolder) -> Lineage:
         NewerFormat: another version of planner wrote a part of it.
         StoreError: there is no readable commit.
     """
-    newest, findings = _newest(run)
+    manifests = read_manifests(run)
+    newest, findings = _newest(run, manifests)
     segments: list[Segment] = []
     end: Manifest | None = newest
     while end is not None:
         try:
-            parent = _parent(run, end)
-            segments.append(_segment(run, end, parent))
+            parent = _parent(run, end, manifests)
+            segments.append(_segment(run, end, parent, manifests))
         except NewerFormat:
             raise
         except StoreError as error:
@@ -75,7 +81,7 @@ def read_lineage(run: RunFolder) -> Lineage:
             break
         findings.extend(segments[-1].findings)
         end = parent
-    return Lineage(newest=newest, segments=tuple(segments[::-1]), findings=tuple(findings))
+    return Lineage(newest=newest, segments=tuple(segments[::-1]), manifests=manifests, findings=tuple(findings))
 
 
 def whole_lineage(run: RunFolder) -> Lineage:
@@ -90,14 +96,14 @@ def whole_lineage(run: RunFolder) -> Lineage:
     return lineage
 
 
-def _newest(run: RunFolder) -> tuple[Manifest, list[str]]:
+def _newest(run: RunFolder, manifests: Manifests) -> tuple[Manifest, list[str]]:
     """The newest commit whose manifest can be read, with findings about newer commits and about its files.
 
     Raises:
         NewerFormat: another version of planner wrote a newer commit.
         StoreError: there is no such commit.
     """
-    newest = newest_of(reversed(run.commits()), run.manifest)
+    newest = newest_of(reversed([*manifests.commits]), manifests.commit)
     findings = [str(error) for _, error in newest.passed_over]
     if newest.manifest is None:
         if lost := run.lost_commits():
@@ -114,7 +120,7 @@ def _newest(run: RunFolder) -> tuple[Manifest, list[str]]:
 # -- one segment
 
 
-def _parent(run: RunFolder, end: Manifest) -> Manifest | None:
+def _parent(run: RunFolder, end: Manifest, manifests: Manifests) -> Manifest | None:
     """The manifest of the step that the generation of `end` resumed from. None if it began the run.
 
     Raises:
@@ -123,9 +129,8 @@ def _parent(run: RunFolder, end: Manifest) -> Manifest | None:
     if not end.parent:
         return None
     header = header_of(run, end.generation)
-    if header is not None and header.parent_is_held:
-        return held_parent(run, header.generation, end.parent)
-    return run.described(end.parent)
+    is_held = header is not None and header.parent_is_held
+    return manifests.parent_of(end.generation, end.parent, is_held=is_held)
 
 
 def header_of(run: RunFolder, generation: int) -> GenerationRecord | None:
@@ -134,23 +139,7 @@ def header_of(run: RunFolder, generation: int) -> GenerationRecord | None:
     return header_among(run.storage.read_first(name, _HEADER_BYTES)) if run.storage.exists(name) else None
 
 
-def held_parent(run: RunFolder, generation: int, name: str) -> Manifest:
-    """The manifest of the held step that a generation resumed from.
-
-    Raises:
-        StoreError: it is gone or altered.
-    """
-    try:
-        return run.held(name)
-    except NewerFormat:
-        raise
-    except StoreError as error:
-        raise StoreError(
-            f"generation {generation} resumed from memory at held step {name}, and its manifest is no good: {error}"
-        ) from error
-
-
-def _segment(run: RunFolder, end: Manifest, parent: Manifest | None) -> Segment:
+def _segment(run: RunFolder, end: Manifest, parent: Manifest | None, manifests: Manifests) -> Segment:
     """Read a generation's segment from its start to the step `end`. `parent` is the step that it resumed from.
 
     Raises:
@@ -158,13 +147,15 @@ def _segment(run: RunFolder, end: Manifest, parent: Manifest | None) -> Segment:
     """
     where = f"ledger of generation {end.generation}"
     links = read_segment(run.storage, end.generation, parent.ledger_head if parent else NO_HEAD)
-    records = _records_until(end, links, where)
-    header = records[0]
-    if not isinstance(header, GenerationRecord):
-        raise StoreError(f"{where}: it does not begin with a header")
-    beginning = _check_beginning(run, header, parent, where)
+    first = next(links, None)
+    if first is None:
+        raise _unreached(where, end)
+    header = _header(first, end.generation, where)
+    described = manifests.of_generation(end.generation)
+    numbers = RecordNumbers(header, described)
+    records = _records_until(end, chain([first], links), numbers, where)
     steps = tuple(record for record in records if isinstance(record, StepRecord))
-    tail, torn = _tail(links, where)
+    tail, torn = _tail(links, numbers, where)
     return Segment(
         header=header,
         end_step=end.step,
@@ -172,12 +163,57 @@ def _segment(run: RunFolder, end: Manifest, parent: Manifest | None) -> Segment:
         # The evaluation that belongs to a commit is written after it.
         evals=tuple(r for r in (*records, *tail) if isinstance(r, EvalRecord) and r.step <= end.step),
         tail_steps=sum(isinstance(record, StepRecord) for record in tail),
-        findings=(*beginning, *_check_end(header, steps, end), *torn),
+        findings=(
+            *_check_beginning(run, header, parent, where),
+            *numbers.findings,
+            *(finding for each in described for finding in _check_promised(header, each)),
+            *torn,
+        ),
     )
 
 
-def _records_until(end: Manifest, links: Iterator[ChainedRecord], where: str) -> list[Record]:
-    """The records up to the chain's head that a manifest names.
+def check_discarded(run: RunFolder, generation: int, manifests: Manifests) -> list[str]:
+    """Check a generation outside the lineage: its beginning, its chain, and the numbers of its records.
+
+    A generation whose driver died early has no header, or a torn one.
+    """
+    where, header = f"ledger of generation {generation}", header_of(run, generation)
+    if header is None:
+        return []
+    described = manifests.of_generation(generation)
+    numbers = RecordNumbers(header, described)
+    try:
+        is_held = header.parent_is_held
+        parent = manifests.parent_of(generation, header.parent, is_held=is_held) if header.parent else None
+        beginning = _check_beginning(run, header, parent, where)
+        links = read_segment(run.storage, generation, parent.ledger_head if parent else NO_HEAD)
+        first = next(links)
+        _header(first, generation, where)
+        for link in chain([first], links):
+            numbers.take(link)
+    except StoreError as error:
+        return [*numbers.findings, str(error)]
+    numbers.close()
+    promised = (finding for each in described for finding in _check_promised(header, each))
+    return [*beginning, *numbers.findings, *promised]
+
+
+def _header(first: ChainedRecord, generation: int, where: str) -> GenerationRecord:
+    """The header in a segment's first record.
+
+    Raises:
+        StoreError: it is none, or one of another generation.
+    """
+    header = first.record
+    if not isinstance(header, GenerationRecord):
+        raise StoreError(f"{where}: it does not begin with a header")
+    if header.generation != generation:
+        raise StoreError(f"{where}: its header is that of generation {header.generation}")
+    return header
+
+
+def _records_until(end: Manifest, links: Iterable[ChainedRecord], numbers: RecordNumbers, where: str) -> list[Record]:
+    """The records up to the chain's head that a manifest names. `numbers` checks each.
 
     Raises:
         StoreError: the chain breaks, or does not reach that head.
@@ -185,9 +221,14 @@ def _records_until(end: Manifest, links: Iterator[ChainedRecord], where: str) ->
     records: list[Record] = []
     for link in links:
         records.append(link.record)
+        numbers.take(link)
         if link.head == end.ledger_head:
             return records
-    raise StoreError(f"{where}: it does not reach the head that {end.title} names. Lines are missing")
+    raise _unreached(where, end)
+
+
+def _unreached(where: str, end: Manifest) -> StoreError:
+    return StoreError(f"{where}: it does not reach the head that {end.title} names. Lines are missing")
 
 
 def _check_beginning(run: RunFolder, header: GenerationRecord, parent: Manifest | None, where: str) -> list[str]:
@@ -220,28 +261,25 @@ def replaced_text(parent: Manifest, generation: int) -> str:
     return f"{parent.title}: its manifest is not the one that generation {generation} went on from"
 
 
-def _check_end(header: GenerationRecord, steps: Sequence[StepRecord], end: Manifest) -> list[str]:
-    """Compare a manifest with the header and the last step of its segment, and return the findings."""
+def _check_promised(header: GenerationRecord, manifest: Manifest) -> list[str]:
+    """Compare a manifest with the header of its generation, and return the findings."""
     findings = []
-    promised = (header.world_size, header.plan_digest, header.total_steps, header.identity, header.facts, header.run_id)
-    if (end.world_size, end.plan_digest, end.total_steps, end.identity, end.facts, end.run_id) != promised:
-        findings.append(f"{end.title}: its plan, length, machine or run is not what its ledger's header names")
-    if end.job_digest != header.job_digest:
-        findings.append(f"{end.title}: its job is not the one that its ledger's header names")
-    done = (steps[-1].step + 1, steps[-1].cursor) if steps else (header.step, header.cursor)
-    if (end.step, end.cursor) != done:
-        findings.append(
-            f"{end.title}: it says step {end.step} and sample {end.cursor}, "
-            f"and its ledger step {done[0]} and sample {done[1]}"
-        )
+    shared = ("world_size", "plan_digest", "total_steps", "identity", "facts", "run_id", "parent")
+    if any(getattr(manifest, field) != getattr(header, field) for field in shared):
+        findings.append(f"{manifest.title}: its plan, length, machine or run is not what its ledger's header names")
+    if manifest.job_digest != header.job_digest:
+        findings.append(f"{manifest.title}: its job is not the one that its ledger's header names")
     return findings
 
 
-def _tail(links: Iterator[ChainedRecord], where: str) -> tuple[list[Record], list[str]]:
-    """The readable records after the end, and a finding if the rest cannot be read."""
+def _tail(links: Iterator[ChainedRecord], numbers: RecordNumbers, where: str) -> tuple[list[Record], list[str]]:
+    """The readable records after the end, and a finding if the rest cannot be read. `numbers` checks each."""
     tail: list[Record] = []
     try:
-        tail.extend(link.record for link in links)
+        for link in links:
+            tail.append(link.record)
+            numbers.take(link)
     except StoreError as error:
         return tail, [f"{where}, after its last commit: {error}"]
+    numbers.close()
     return tail, []

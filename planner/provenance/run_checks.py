@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from planner.errors import StoreError
-from planner.provenance.lineage import Segment, header_of, held_parent, replaced_text
+from planner.provenance.lineage import Lineage, Segment, check_discarded, header_of, replaced_text
+from planner.provenance.manifests import Manifests
 from planner.store.ledger import recorded_commits, segment_name
 from planner.store.run_folder import RunFolder, commit_of
 
@@ -19,47 +20,53 @@ def check_identity(segments: Sequence[Segment]) -> list[str]:
     ]
 
 
-def check_records(run: RunFolder, known: Sequence[str]) -> list[str]:
+def check_records(run: RunFolder, lineage: Lineage, known: Sequence[str]) -> list[str]:
     """Check that what the ledger names has its manifest, and that every commit is recorded. Return the findings.
 
     Manifests are never removed. The last commit of a generation may lack a record, because its worker may have died
     before writing it. Findings in `known` are not repeated.
     """
-    findings = []
+    commits, findings = lineage.manifests.commits, []
     recorded = {
         name: digest for number in run.segments() for name, digest in recorded_commits(run.storage, number).items()
     }
     for name, digest in recorded.items():
-        try:
-            run.manifest(name)
-        except StoreError as error:
-            if str(error) not in known:
-                findings.append(f"commit {name} is on record, and its manifest is no good: {error}")
-            continue
-        if run.manifest_digest(name) != digest:
+        found = commits.get(name) or StoreError(f"manifests/{name}.json is missing")
+        if isinstance(found, StoreError):
+            if str(found) not in known:
+                findings.append(f"commit {name} is on record, and its manifest is no good: {found}")
+        elif run.manifest_digest(name) != digest:
             findings.append(f"commit {name}: its manifest is not the one that the ledger records")
     findings += [
         f"commit {name}: the ledger has no record of it, and its generation went on"
-        for name, after in pairwise(run.commits())
+        for name, after in pairwise(commits)
         if name not in recorded and commit_of(name)[1] == commit_of(after)[1]
     ]
-    return findings + [finding for finding in _check_held(run) if finding not in known]
+    return findings + [finding for finding in _check_held(run, lineage.manifests) if finding not in known]
 
 
-def _check_held(run: RunFolder) -> list[str]:
+def _check_held(run: RunFolder, manifests: Manifests) -> list[str]:
     """Check that every held step that a header names has the manifest of that digest. Return the findings."""
     findings = []
     for header in filter(None, (header_of(run, number) for number in run.segments())):
         if not header.parent_is_held:
             continue
         try:
-            parent = held_parent(run, header.generation, header.parent)
+            parent = manifests.parent_of(header.generation, header.parent, is_held=True)
         except StoreError as error:
             findings.append(str(error))
             continue
         if run.held_digest(parent.name) != header.parent_sha256:
             findings.append(replaced_text(parent, header.generation))
     return findings
+
+
+def check_outside(run: RunFolder, lineage: Lineage, known: Sequence[str]) -> list[str]:
+    """Check all generations that the lineage does not go through. Findings in `known` are not repeated."""
+    inside = {segment.header.generation for segment in lineage.segments}
+    outside = (number for number in run.segments() if number not in inside)
+    found = (finding for number in outside for finding in check_discarded(run, number, lineage.manifests))
+    return [finding for finding in found if finding not in known]
 
 
 def count_discarded(run: RunFolder, segments: Sequence[Segment]) -> tuple[dict[int, int], int]:

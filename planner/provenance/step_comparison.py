@@ -1,7 +1,8 @@
 """Derives from the job and the data which samples each step should have used, and compares them with the ledger."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from planner.data.base import AnyDataset
 from planner.errors import UserError
@@ -10,7 +11,7 @@ from planner.job.step_schedule import StepSchedule, learning_rate, lengths
 from planner.order.order import Order
 from planner.provenance.identity import identity_of, open_data, recorded_plan
 from planner.provenance.lineage import Segment
-from planner.store.records import GenerationRecord, StepRecord
+from planner.store.records import EvalRecord, GenerationRecord, StepRecord, TrainingIdentity
 from planner.store.run_folder import RunFolder
 
 # A fraction of the peak rate, because the cosine of another machine may differ in its last bits.
@@ -49,10 +50,7 @@ def derive(
     """
     deriver = _Deriver(run, code)
     for segment in segments:
-        for step in segment.steps:
-            deriver.check(segment.header, step)
-            progress(step.step + 1, segments[-1].end_step)
-        deriver.close(segment)
+        deriver.check(segment, progress=lambda done: progress(done, segments[-1].end_step))
     return StepComparison(
         lost=deriver.lost,
         repeated=deriver.repeated,
@@ -69,8 +67,13 @@ class _Recipe:
     lengths: StepSchedule
     dataset: AnyDataset
     order: Order
-    same_data: bool
-    """whether the run was trained on this data"""
+    identity: TrainingIdentity
+    """of the job with the data that is there now"""
+
+    @cached_property
+    def held_out_tokens(self) -> int:
+        """The tokens that bear loss in all held-out samples."""
+        return _evidence(self, self.order.held_out_rows(0, self.order.num_held_out))[0]
 
 
 class _Deriver:
@@ -80,66 +83,88 @@ class _Deriver:
         self._run, self._code = run, code
         self._opened: dict[str, _Recipe] = {}
         self._cursor = 0
+        self._named: set[tuple[str, str, object]] = set()
         self.lost = self.repeated = self.mismatched = 0
         self.findings: list[str] = []
 
-    def check(self, header: GenerationRecord, step: StepRecord) -> None:
-        """Check one step's position in the order, counts, checksum and learning rate."""
-        start = step.cursor - header.identity.global_batch
-        self._check_place(step, start, header.identity.global_batch)
+    def check(self, segment: Segment, progress: Callable[[int], None]) -> None:
+        """Check a generation's header, its steps and its evaluations. `progress` is called with each completed step."""
+        header = segment.header
         recipe = self._open(header)
-        self._check_rate(recipe, step)
-        derived = _evidence(recipe, step, start)
-        if derived is not None and derived != (step.tokens, step.checksum):
-            self.mismatched += 1
-            self.findings.append(
-                f"step {step.step}: what entered the forward pass is not the samples at [{start}, {step.cursor})"
-            )
+        size = header.identity.global_batch
+        differing = recipe.identity.differences(header.identity)
+        same_data = "data" not in differing and "global_batch" not in differing
+        self.findings += self._check_identity(header, differing, recipe.job)
+        for step, record in enumerate(segment.steps, header.step):
+            start = header.cursor + (step - header.step) * size
+            self._count(record, size)
+            self._check_rate(recipe, step, record)
+            if same_data:
+                self._check_samples(recipe, step, record, range(start, start + size))
+            progress(step + 1)
+        self.findings += _check_plan(header, recipe)
+        self.findings += _check_length(segment, recipe, same_data=same_data)
+        for each in segment.evals:
+            self.findings += _check_evaluation(each, recipe, same_data=same_data)
 
-    def _check_place(self, step: StepRecord, start: int, global_batch: int) -> None:
-        self.lost += max(start - self._cursor, 0) + max(global_batch - step.samples, 0)
-        self.repeated += max(self._cursor - start, 0) + max(step.samples - global_batch, 0)
-        if start != self._cursor:
-            self.findings.append(f"step {step.step}: begins at sample {start}, the one before ended at {self._cursor}")
-        if step.samples != global_batch:
-            self.findings.append(f"step {step.step}: computed {step.samples} samples instead of {global_batch}")
-        self._cursor = step.cursor
+    def _check_identity(self, header: GenerationRecord, differing: Sequence[str], job: Job) -> list[str]:
+        """What is wrong with an identity of which these fields are not those of the job and of the data.
 
-    def _check_rate(self, recipe: _Recipe, step: StepRecord) -> None:
+        Of several generations with the same job and the same wrong value, the first stands for all.
+        """
+        where, findings = f"generation {header.generation}", []
+        values = {field: (field, header.job_digest, getattr(header.identity, field)) for field in differing}
+        for field in (field for field, value in values.items() if value not in self._named):
+            if field == "data":
+                findings.append(
+                    f"{where}: the data at {job.data.path} is not what it was trained on, "
+                    "so its samples cannot be checked"
+                )
+            else:
+                findings.append(f"{where}: another {field} is on record than its job has")
+        self._named.update(values.values())
+        return findings
+
+    def _count(self, record: StepRecord, size: int) -> None:
+        """Count positions that were lost or repeated by the recorded numbers."""
+        start = record.cursor - size
+        self.lost += max(start - self._cursor, 0) + max(size - record.samples, 0)
+        self.repeated += max(self._cursor - start, 0) + max(record.samples - size, 0)
+        self._cursor = record.cursor
+
+    def _check_rate(self, recipe: _Recipe, step: int, record: StepRecord) -> None:
         """Compare the learning rate with the schedule, except for the user's own training loop."""
         if recipe.job.is_own:
             return
         train = recipe.job.train
         assert not isinstance(train.optimizer, OwnOptimizer)  # checked when the job was made
-        wanted = learning_rate(train, step.step, recipe.lengths)
-        if abs(step.lr - wanted) > _RATE_TOLERANCE * train.optimizer.lr:
+        wanted = learning_rate(train, step, recipe.lengths)
+        if abs(record.lr - wanted) > _RATE_TOLERANCE * train.optimizer.lr:
             self.findings.append(
-                f"step {step.step}: its learning rate is {step.lr!r} on record, and the schedule has {wanted!r}"
+                f"step {step}: its learning rate is {record.lr!r} on record, and the schedule has {wanted!r}"
             )
 
-    def close(self, segment: Segment) -> None:
-        """Check a generation's number of steps, length and plan, after its last step."""
-        self.findings += _check_record(segment)
-        recipe = self._open(segment.header)
-        self.findings += _check_length(segment, recipe)
+    def _check_samples(self, recipe: _Recipe, step: int, record: StepRecord, positions: range) -> None:
+        """Compare tokens and checksum with those of the samples at these positions of the order."""
+        rows = recipe.order.rows(positions.start, positions.stop)
+        tokens, check_sum = _evidence(recipe, rows)
+        # Only the user's own training loop knows the number by which it divides its loss.
+        if (record.tokens if recipe.job.is_own else tokens, check_sum) != (record.tokens, record.checksum):
+            self.mismatched += 1
+            self.findings.append(
+                f"step {step}: what entered the forward pass is not the samples at "
+                f"[{positions.start}, {positions.stop})"
+            )
 
     def _open(self, header: GenerationRecord) -> _Recipe:
         if header.job_digest not in self._opened:
             job = self._job(header)
             dataset, order = open_data(job)
-            same_data = identity_of(job, dataset, order) == header.identity
-            if not same_data:
-                self.findings.append(
-                    f"generation {header.generation}: the data at {job.data.path} is not what it was trained on, "
-                    "so its samples cannot be checked"
-                )
+            identity = identity_of(job, dataset, order)
+            # If the data is not the run's, the recorded number of samples is enough to check the schedule.
+            samples = order.num_samples if identity.data == header.identity.data else header.num_samples
             self._opened[header.job_digest] = _Recipe(
-                job=job,
-                # If the data is not the run's, the recorded number of samples is enough to check the schedule.
-                lengths=lengths(job, order.num_samples if same_data else header.num_samples),
-                dataset=dataset,
-                order=order,
-                same_data=same_data,
+                job=job, lengths=lengths(job, samples), dataset=dataset, order=order, identity=identity
             )
         return self._opened[header.job_digest]
 
@@ -162,29 +187,25 @@ class _Deriver:
         return job.model_copy(update={"data": job.data.model_copy(update={"path": self._code})})
 
 
-def _evidence(recipe: _Recipe, step: StepRecord, start: int) -> tuple[int, str] | None:
-    """Tokens and checksum of the samples from `start` to the step's cursor. None if the data is not the run's."""
-    if not recipe.same_data:
-        return None
-    found = [recipe.dataset.evidence(int(row)) for row in recipe.order.rows(start, step.cursor)]
-    # Only the user's own training loop knows the number by which it divides its loss.
-    tokens = step.tokens if recipe.job.is_own else sum(each.tokens for each in found)
-    return tokens, f"{sum(each.check_sum for each in found) % 2**64:016x}"
+def _evidence(recipe: _Recipe, rows: Iterable[int]) -> tuple[int, str]:
+    """Tokens that bear loss, and the checksum, of some data rows together."""
+    found = [recipe.dataset.evidence(int(row)) for row in rows]
+    return sum(each.tokens for each in found), f"{sum(each.check_sum for each in found) % 2**64:016x}"
 
 
-def _check_record(segment: Segment) -> list[str]:
-    """Compare a generation's header with its steps, and return the findings."""
-    header = segment.header
-    expected = segment.end_step - header.step
+def _check_plan(header: GenerationRecord, recipe: _Recipe) -> list[str]:
+    """Compare a generation's plan with its job and its layout, and return the findings."""
     where, findings = f"generation {header.generation}", []
-    if len(segment.steps) != expected:
-        findings.append(f"{where}: {len(segment.steps)} steps on record, {expected} committed")
+    if header.max_micro != recipe.job.batch.max_micro:
+        findings.append(
+            f"{where}: batch.max_micro is {header.max_micro} on record, and its job says {recipe.job.batch.max_micro}"
+        )
     if recorded_plan(header).digest != header.plan_digest:
         findings.append(f"{where}: its plan is not what layout version {header.layout_version} gives")
     return findings
 
 
-def _check_length(segment: Segment, recipe: _Recipe) -> list[str]:
+def _check_length(segment: Segment, recipe: _Recipe, *, same_data: bool) -> list[str]:
     """Compare a generation's header with its job (last step and epoch length), and return the findings."""
     header, wanted = segment.header, recipe.lengths.total_steps
     where, findings = f"generation {header.generation}", []
@@ -192,8 +213,22 @@ def _check_length(segment: Segment, recipe: _Recipe) -> list[str]:
         findings.append(f"{where}: it went on to step {segment.end_step}, past its end at step {header.total_steps}")
     if wanted != header.total_steps:
         findings.append(f"{where}: it was to end at step {header.total_steps} on record, and its job says {wanted}")
-    if recipe.same_data and header.num_samples != recipe.order.num_samples:
+    if same_data and header.num_samples != recipe.order.num_samples:
         findings.append(
             f"{where}: an epoch has {header.num_samples} samples on record, and {recipe.order.num_samples} in the data"
+        )
+    return findings
+
+
+def _check_evaluation(record: EvalRecord, recipe: _Recipe, *, same_data: bool) -> list[str]:
+    """Compare an evaluation's samples and tokens, and whether it was due, with the job, and return the findings."""
+    where, job, findings = f"the evaluation before step {record.step}", recipe.job, []
+    if record.samples != job.eval.samples:
+        findings.append(f"{where}: it has {record.samples} samples on record, and its job says {job.eval.samples}")
+    if record.step % recipe.lengths.eval_every and record.step != recipe.lengths.total_steps:
+        findings.append(f"{where}: none was due there")
+    if same_data and not job.is_own and record.tokens != recipe.held_out_tokens:
+        findings.append(
+            f"{where}: it has {record.tokens} tokens on record, and the held-out samples {recipe.held_out_tokens}"
         )
     return findings

@@ -12,6 +12,7 @@ from planner.store.records import (
     GenerationRecord,
     Record,
     canonical,
+    canonical_json,
     chained,
     parse_record,
     require_format,
@@ -196,7 +197,7 @@ def split_line(line: str, where: str) -> tuple[str, str]:
         StoreError: `LedgerWriter` did not write this line, or the line was altered or torn.
     """
     head, body = _parts_of(line, where)
-    if not _is_json(body):
+    if not _is_canonical(body):
         raise _not_a_line(where)
     return head, body
 
@@ -213,9 +214,9 @@ def _not_a_line(where: str) -> StoreError:
     return StoreError(f"{where}: not a ledger line. It was altered or torn")
 
 
-def _is_json(text: str) -> bool:
+def _is_canonical(text: str) -> bool:
+    """Whether it is JSON in the form that `canonical` writes: with another form, two readers may see two records."""
     try:
-        json.loads(text)
+        return canonical_json(json.loads(text)) == text
     except (ValueError, RecursionError):
         return False
-    return True

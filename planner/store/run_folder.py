@@ -91,7 +91,8 @@ class RunFolder(Jobs, Claims):
     def _described(self, name: str, folder: str, kind: type[Manifest]) -> Manifest:
         where = f"{folder}/{name}.json"
         manifest: Manifest = unseal(self.storage.read(where), kind, where)
-        if manifest.run_id != self.identity().run_id or manifest.name != name:
+        names = {name, commit_name(manifest.step, manifest.generation)}
+        if manifest.run_id != self.identity().run_id or names != {manifest.name}:
             what = "step" if kind is HeldManifest else "commit"
             raise StoreError(f"{where}: belongs to another run or another {what}. It was copied here")
         if kind is Manifest and manifest.is_held:

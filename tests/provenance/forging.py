@@ -5,6 +5,7 @@ The run is that of `made_up_runs.make_history`.
 """
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.base import format_versions
+from planner.plan import BatchSizes, make_plan
 from planner.store.records import NO_HEAD, chained
 
 Alter = Callable[[dict[str, Any]], object]
@@ -275,6 +277,108 @@ def identity(first_generation: int, **values: object) -> Alter:
     return alter
 
 
+def in_generation(number: int, alter: Alter) -> Alter:
+    """Change the records of one generation alone."""
+    found = [0]
+
+    def change(record: dict[str, Any]) -> None:
+        found[0] = record.get("generation", found[0])
+        if found[0] == number:
+            alter(record)
+
+    return change
+
+
+def of_kind(kind: str, **values: object) -> Alter:
+    """Give all records of a kind other values."""
+    return lambda record: record["kind"] == kind and record.update(values)
+
+
+def add_record(run: Path, generation: int, at: int, record: dict[str, Any]) -> None:
+    """A ledger with one record more, as if it had always been there."""
+    with_lines(generation, lambda lines: lines.insert(at, _as_line(record)))(run)
+    forged(run)
+
+
+def _as_line(record: dict[str, Any]) -> str:
+    return f'{{"head":"{sha256(compact(record).encode()).hexdigest()}","record":{compact(record)}}}'
+
+
+def add_evaluation(run: Path) -> None:
+    """An evaluation before step 7, where none was due."""
+    lines = (run / "ledger" / "000003.jsonl").read_text().splitlines()
+    [found] = [json.loads(line)["record"] for line in lines if '"kind":"eval"' in line]
+    at = next(number for number, line in enumerate(lines) if '"kind":"step"' in line and '"step":7' in line)
+    add_record(run, 3, at, {**found, "step": 7})
+
+
+def add_header(run: Path) -> None:
+    """A second header behind the first."""
+    line = (run / "ledger" / "000001.jsonl").read_text().splitlines()[0]
+    add_record(run, 1, 1, json.loads(line)["record"])
+
+
+def repeat_one_rate(run: Path) -> None:
+    """All steps but the first are on record as step 1, with its learning rate."""
+    lines = (run / "ledger" / "000001.jsonl").read_text().splitlines()
+    records = [json.loads(line)["record"] for line in lines]
+    [rate] = [record["lr"] for record in records if record["kind"] == "step" and record["step"] == 1]
+    forged(run, lambda record: record["kind"] == "step" and record["step"] and record.update(step=1, lr=rate))
+
+
+def with_max_micro(most: int) -> Plant:
+    """Headers and manifests with another max_micro and the plans that follow from it."""
+
+    def alter(value: dict[str, Any]) -> None:
+        if "plan_digest" in value:
+            sizes = BatchSizes(global_batch=5, max_micro=most, equality="bitwise")
+            value["plan_digest"] = make_plan(sizes, value["world_size"]).digest
+            if "max_micro" in value:
+                value["max_micro"] = most
+
+    return rechained(alter, alter)
+
+
+# -- what is no file of the run
+
+NO_FILES: dict[str, Callable[[Path], object]] = {
+    "a FIFO": os.mkfifo,
+    "a device without end": lambda path: path.symlink_to("/dev/zero"),
+    "a folder": Path.mkdir,
+    "a link to itself": lambda path: path.symlink_to(path.name),
+}
+FILES = {
+    "run.json": "run.json",
+    "the newest manifest": f"manifests/{NEWEST}.json",
+    "a manifest in the midst": f"manifests/{MIDST}.json",
+    "a held step": f"held/{HELD}.json",
+    "a ledger": "ledger/000001.jsonl",
+    "a job": "jobs/*.json",
+    "the weights": f"checkpoints/{NEWEST}/__0_0.distcp",
+}
+
+
+def in_place_of(name: str, make: Callable[[Path], object]) -> Plant:
+    """Something else in the place of a file."""
+
+    def plant(run: Path) -> None:
+        [file] = run.glob(name)
+        file.unlink()
+        make(file)
+
+    return plant
+
+
+def moved_out(name: str) -> Plant:
+    """A file beside the run's folder, and a link to it in its place."""
+
+    def plant(run: Path) -> None:
+        [file] = run.glob(name)
+        file.symlink_to(file.rename(run.parent / "elsewhere"))
+
+    return plant
+
+
 def swap_steps(run: Path) -> None:
     """What step 2 used is on record as step 3's, and the other way round."""
     lines = (run / "ledger" / "000001.jsonl").read_text().splitlines()
@@ -339,22 +443,31 @@ class Fault:
 
 
 TRUSTED = Unseen("losses, norms and what was computed are taken on trust: only training again shows them")
-OUTSIDE = Unseen("verify has just trained both runs, and reads the lineage alone")
+OUTSIDE = Unseen("verify has just trained both runs, and reads the generations of the lineage alone")
 NO_JOB = Unseen("verify has the job in hand, and reads none that is on record")
 NO_DATA = Unseen("verify compares records, and does not read the data")
 SAME_STEPS = Unseen("verify compares steps and tensors, and they are the same")
-NO_DISCARDED = Unseen("the script does not read steps that were computed again")
-NO_RUN_JSON = Unseen("the script does not read run.json: headers and manifests name the run")
-NO_PLANS = Unseen("the script does not derive plans")
 
 _HELD_NO_GOOD = f"generation 4 resumed from memory at held step {HELD}, and its manifest is no good: "
 _LOST_NO_GOOD = f"generation 2 resumed from memory at held step {LOST}, and its manifest is no good: "
 _OTHER_MANIFEST = "its manifest is not the one that the ledger records"
 _OTHER_PLACE = "is of another run, place, plan, length, machine or job than"
 _OTHER_HEADER = "its plan, length, machine or run is not what its ledger's header names"
+_ANOTHER = "belongs to another run or another"
 _NOT_FED = "what entered the forward pass is not the samples at"
 _OTHER_DATA = "is not what it was trained on"
 
+_OUT = "leads out of the run's folder"
+_UNREAD = {"a job": NO_JOB, "a manifest in the midst": OUTSIDE}
+_NAMES = {
+    "run.json": "run.json: ",
+    "the newest manifest": f"commit {NEWEST}: ",
+    "a manifest in the midst": f"commit {MIDST}: ",
+    "a held step": "generation 4, resumed from memory: ",
+    "a ledger": "ledger 000001: ",
+    "a job": "generation 1: ",
+    "the weights": "'__0_0.distcp': ",
+}
 _OTHER_HELD = "its manifest is not the one that this generation went on from"
 
 PLACES: dict[str, Callable[[Alter], Plant]] = {
@@ -444,7 +557,7 @@ FAULTS = {
         add_commit,
         "commit 000000000003-000001: the ledger has no record of it, and its generation went on",
         "commit 000000000003-000001: the ledger has no record of it, and its generation went on",
-        OUTSIDE,
+        "commit 000000000003-000001: it says step 3 and sample 10, and its ledger step 2 and sample 10",
     ),
     "the newest manifest with another length": Fault(
         resealed(NEWEST, total_steps=13),
@@ -455,11 +568,14 @@ FAULTS = {
     "the newest manifest at another sample": Fault(
         resealed(NEWEST, cursor=61),
         f"commit {NEWEST}: it says step 12 and sample 61, and its ledger step 12 and sample 60",
-        (f"commit {NEWEST}: {_OTHER_MANIFEST}", f"commit {NEWEST} is not as far after its parent"),
+        (
+            f"commit {NEWEST}: {_OTHER_MANIFEST}",
+            f"commit {NEWEST}: it says step 12 and sample 61, and its ledger step 12 and sample 60",
+        ),
     ),
     "the newest manifest at another step": Fault(
         resealed(NEWEST, step=11),
-        f"commit {NEWEST}: it says step 11 and sample 60, and its ledger step 12 and sample 60",
+        f"manifests/{NEWEST}.json: {_ANOTHER} commit",
         f"commit {NEWEST}: its manifest is another commit's",
     ),
     "a parent's manifest with another length": Fault(
@@ -472,7 +588,7 @@ FAULTS = {
         resealed(MIDST, total_steps=13),
         f"commit {MIDST}: {_OTHER_MANIFEST}",
         f"commit {MIDST}: {_OTHER_MANIFEST}",
-        OUTSIDE,
+        f"commit {MIDST}: {_OTHER_HEADER}",
     ),
     "a parent's manifest and its record replaced": Fault(
         replace_parent,
@@ -482,16 +598,16 @@ FAULTS = {
     "a forged commit at another sample": Fault(
         rechained(alter_manifest=named(NEWEST, cursor=61)),
         f"commit {NEWEST}: it says step 12 and sample 61, and its ledger step 12 and sample 60",
-        f"commit {NEWEST} is not as far after its parent",
+        f"commit {NEWEST}: it says step 12 and sample 61, and its ledger step 12 and sample 60",
     ),
     "a forged commit of another run": Fault(
         rechained(alter_manifest=named(NEWEST, run_id="another")),
-        f"manifests/{NEWEST}.json: belongs to another run",
-        f"the step that it went on from, {HELD!r}, has no good manifest, or one of another run",
+        f"manifests/{NEWEST}.json: {_ANOTHER}",
+        f"commit {NEWEST}: its manifest is of another run",
     ),
     "a forged commit of another generation": Fault(
         rechained(alter_manifest=named(NEWEST, generation=3)),
-        "ledger/000003.jsonl:1: the chain breaks here",
+        f"manifests/{NEWEST}.json: {_ANOTHER} commit",
         f"commit {NEWEST}: its manifest is another commit's",
     ),
     "a forged commit of another job": Fault(
@@ -523,7 +639,9 @@ FAULTS = {
         "generation 4, resumed from memory: its manifest was altered: the seal does not match",
     ),
     "a held step of another run": Fault(
-        resealed(HELD, run_id="x"), f"{_HELD_NO_GOOD}held/{HELD}.json: belongs to another run", _OTHER_HELD
+        resealed(HELD, run_id="x"),
+        f"{_HELD_NO_GOOD}held/{HELD}.json: {_ANOTHER}",
+        "generation 4, resumed from memory: its manifest is of another run",
     ),
     "a held step with files": Fault(
         resealed(HELD, files=[{"name": "f", "size_bytes": 1, "sha256": "a" * 64}]),
@@ -537,9 +655,8 @@ FAULTS = {
     ),
     "a held step of another step": Fault(
         resealed(HELD, step=7),
-        f"held step {HELD}: it says step 7 and sample 40, and its ledger step 8 and sample 40",
+        f"{_HELD_NO_GOOD}held/{HELD}.json: {_ANOTHER} step",
         "generation 4, resumed from memory: its manifest is another commit's",
-        f"held step {HELD}: its manifest is not the one that generation 4 went on from",
     ),
     "a held step outside the lineage gone": Fault(
         removed(LOST), _LOST_NO_GOOD, "generation 2, resumed from memory: missing, torn", OUTSIDE
@@ -567,7 +684,7 @@ FAULTS = {
     "a forged held step at another sample": Fault(
         rechained(alter_manifest=named(HELD, cursor=41)),
         f"held step {HELD}: it says step 8 and sample 41, and its ledger step 8 and sample 40",
-        f"held step {HELD} is not as far after its parent",
+        f"held step {HELD}: it says step 8 and sample 41, and its ledger step 8 and sample 40",
         f"it begins at step 8, not where held step {HELD} ended",
     ),
     "a forged held step with another head": Fault(
@@ -600,11 +717,19 @@ FAULTS = {
     },
     "a blank in a record": Fault(
         with_lines(1, lambda lines: replace_in_line(lines, 2, '"loss":', '"loss" :')),
-        "ledger/000001.jsonl:3: the chain breaks here",
+        "ledger/000001.jsonl:3: not a ledger line",
         "generation 1: the chain breaks at line 3 of its ledger",
     ),
     "a digit of a step that was computed again": Fault(
-        with_digit("step", generation=1, which=4), "after its last commit: ledger/000001.jsonl:9", NO_DISCARDED
+        with_digit("step", generation=1, which=4),
+        "after its last commit: ledger/000001.jsonl:9",
+        "generation 1: after its last commit, the chain breaks at line 9",
+    ),
+    "a digit of a step outside the lineage": Fault(
+        with_digit("step", generation=2),
+        "ledger/000002.jsonl:2: the chain breaks here",
+        "generation 2: the chain breaks at line 2",
+        OUTSIDE,
     ),
     "a line removed": Fault(
         with_lines(1, lambda lines: lines.pop(2)),
@@ -658,17 +783,15 @@ FAULTS = {
     "a forged count of samples": Fault(
         rechained(step(7, samples=lambda number: number - 1)),
         "step 7: computed 4 samples instead of 5",
-        "step 7: not 5 samples up to 40 on record",
-        "samples: differ first at step 7",
+        "step 7: computed 4 samples instead of 5",
     ),
     "a forged place in the order": Fault(
         rechained(step(6, cursor=lambda number: number + 5)),
-        "step 6: begins at sample 35, the one before ended at 30",
-        "step 6: not 5 samples up to 35 on record",
-        "samples: differ first at step 6",
+        "step 6: it ends at sample 40 on record, and by its place in the ledger at sample 35",
+        "generation 3: step 6: it ends at sample 40 on record, and by its place at 35",
     ),
     "a place in the order that is text": Fault(
-        rechained(step(7, cursor=str)), "not a ledger record", "step 7: not 5 samples up to 40 on record"
+        rechained(step(7, cursor=str)), "not a ledger record", "line 9 of its ledger is no record that planner writes"
     ),
     "two steps that change places": Fault(
         swap_steps,
@@ -725,6 +848,111 @@ FAULTS = {
         TRUSTED,
         "forward passes: step 10, worker 1: 1, planned 2",
     ),
+    # Numbers, with all hashes made anew.
+    "a step on record as another": Fault(
+        rechained(step(3, step=lambda _: 2)),
+        "the record of a step says 2, and by its place in the ledger it is 3",
+        "generation 1: the record of a step says 2, and by its place in the ledger it is 3",
+    ),
+    "all steps on record as step 1 with its rate": Fault(
+        repeat_one_rate,
+        ("the record of a step says 1, and by its place in the ledger it is 11", "step 3: its learning rate is 0.001"),
+        ("the record of a step says 1, and by its place in the ledger it is 11", "step 11: its learning rate is 0.00"),
+        "the record of a step says 1, and by its place in the ledger it is 8",
+    ),
+    "a step whose number is true": Fault(
+        rechained(step(1, step=lambda _: True)), "not a ledger record", "line 4 of its ledger is no record"
+    ),
+    "a discarded step on record as another": Fault(
+        rechained(in_generation(2, step(6, step=lambda _: 7))),
+        "ledger of generation 2: the record of a step says 7, and by its place in the ledger it is 6",
+        "generation 2: the record of a step says 7, and by its place in the ledger it is 6",
+        OUTSIDE,
+    ),
+    "a step after the last commit on record as another": Fault(
+        rechained(in_generation(1, step(4, step=lambda _: 5))),
+        "ledger of generation 1: the record of a step says 5, and by its place in the ledger it is 4",
+        "generation 1: the record of a step says 5, and by its place in the ledger it is 4",
+    ),
+    "an evaluation at another step": Fault(
+        rechained(evaluation(6, step=lambda _: 12)),
+        "ledger of generation 3: the record of an evaluation says 12, and by its place in the ledger it is 6",
+        "generation 3: the record of an evaluation says 12, and by its place in the ledger it is 6",
+    ),
+    "an evaluation of other samples": Fault(
+        rechained(evaluation(6, samples=lambda number: number - 1)),
+        "the evaluation before step 6: it has 3 samples on record, and its job says 4",
+        "the evaluation before step 6: it has 3 samples on record, and its job says 4",
+        "held-out losses: differ first before step 6",
+    ),
+    "an evaluation of other tokens": Fault(
+        rechained(evaluation(6, tokens=lambda number: number + 1)),
+        "the evaluation before step 6: it has 29 tokens on record, and the held-out samples 28",
+        "the evaluation before step 6: it has 29 tokens on record, and the held-out samples 28",
+        "held-out losses: differ first before step 6",
+    ),
+    "an evaluation that was not due": Fault(
+        add_evaluation,
+        "the evaluation before step 7: none was due there",
+        "the evaluation before step 7: none was due there",
+        "held-out losses: ",
+    ),
+    "a commit on record at another step": Fault(
+        rechained(lambda record: record.get("name") == MIDST and record.update(step=1)),
+        f"ledger of generation 1: it records commit {MIDST} as that of step 1",
+        f"generation 1: records commit '{MIDST}' as that of step 1",
+    ),
+    "two commits on record in another order": Fault(
+        lambda run: (with_lines(1, lambda lines: lines.insert(7, lines.pop(4)))(run), forged(run)),
+        f"ledger of generation 1: it records commit {MIDST} between steps 3 and 4",
+        f"generation 1: records commit {MIDST} between steps 3 and 4",
+    ),
+    "a measurement of more steps": Fault(
+        rechained(of_kind("measurement", num_steps=9)),
+        "ledger of generation 4: a measurement says steps [1, 10), and by its place in the ledger they begin at 8",
+        "generation 4: a measurement says steps [1, 10), and by its place in the ledger they begin at 8",
+    ),
+    "a manifest in the midst of a generation at another sample": Fault(
+        rechained(alter_manifest=named(MIDST, cursor=11)),
+        f"commit {MIDST}: it says step 2 and sample 11, and its ledger step 2 and sample 10",
+        f"commit {MIDST}: it says step 2 and sample 11, and its ledger step 2 and sample 10",
+    ),
+    "a manifest in the midst of a generation with another head": Fault(
+        rechained(alter_manifest=named(MIDST, ledger_head="a" * 64)),
+        f"ledger of generation 1: it does not reach the head that commit {MIDST} names",
+        f"generation 1: its ledger does not reach the head that commit {MIDST} names",
+    ),
+    "a manifest in the midst of a generation with another parent": Fault(
+        rechained(alter_manifest=named(MIDST, parent=PARENT)),
+        f"commit {MIDST}: {_OTHER_HEADER}",
+        f"{_OTHER_PLACE} commit {MIDST}",
+    ),
+    "a forged held step outside the lineage": Fault(
+        rechained(alter_manifest=named(LOST, cursor=26)),
+        f"held step {LOST}: it says step 5 and sample 26, and its ledger step 5 and sample 25",
+        f"held step {LOST}: it says step 5 and sample 26, and its ledger step 5 and sample 25",
+    ),
+    "a header of another generation": Fault(
+        rechained(in_header(lambda value: value["generation"] == 3 and value.update(generation=2))),
+        "ledger of generation 3: its header is that of generation 2",
+        "generation 3: its header is that of generation 2",
+    ),
+    "a second header": Fault(
+        add_header, "ledger of generation 1: it has a second header", "generation 1: its ledger has a second header"
+    ),
+    "a record of a kind that planner does not write": Fault(
+        rechained(lambda record: record["kind"] == "event" and record.update(kind="remark")),
+        "not a ledger record",
+        "line 2 of its ledger is no record",
+    ),
+    "a record with a key that planner does not write": Fault(
+        rechained(of_kind("event", remark="")), "not a ledger record", "line 2 of its ledger is no record"
+    ),
+    "a record without a key": Fault(
+        rechained(lambda record: record.pop("grad_norm", None)),
+        "not a ledger record",
+        "line 3 of its ledger is no record",
+    ),
     # Headers and the job.
     "another seed in the job": Fault(
         with_job_text(lambda job: job["train"].update(seed=6)),
@@ -745,6 +973,39 @@ FAULTS = {
         rechained(identity(4, recipe="0" * 64), identity(4, recipe="0" * 64)),
         "generation 4: another recipe than before, and nobody accepted it",
         "generation 4: another 'recipe' than before, and nobody accepted it",
+        SAME_STEPS,
+    ),
+    **{
+        f"a forged {field} in all headers": Fault(
+            rechained(identity(1, **{field: value}), identity(1, **{field: value})),
+            f"generation 1: another {field} is on record than its job has",
+            f"generation 1: another '{field}' is on record than its job has",
+            SAME_STEPS,
+        )
+        for field, value in {
+            "model": "0" * 64,
+            "optimizer": "sgd",
+            "recipe": "0" * 64,
+            "seed": 6,
+            "equality": "balanced",
+        }.items()
+    },
+    "a forged recipe that is accepted": Fault(
+        rechained(
+            lambda record: (identity(4, recipe="0" * 64)(record), header(4, changed=["recipe: x"])(record)),
+            identity(4, recipe="0" * 64),
+        ),
+        "generation 4: another recipe is on record than its job has",
+        "generation 4: another 'recipe' is on record than its job has",
+        SAME_STEPS,
+    ),
+    "a forged fingerprint of the data": Fault(
+        rechained(identity(1, data="0" * 64), identity(1, data="0" * 64)), _OTHER_DATA, _OTHER_DATA, SAME_STEPS
+    ),
+    "a forged max_micro with its plans": Fault(
+        with_max_micro(1),
+        "generation 1: batch.max_micro is 1 on record, and its job says 2",
+        "generation 1: batch.max_micro is 1 on record, and its job says 2",
         SAME_STEPS,
     ),
     "a forged length": Fault(
@@ -768,17 +1029,17 @@ FAULTS = {
     "a forged plan": Fault(
         rechained(with_key(plan_digest="x"), with_key(plan_digest="x")),
         "generation 1: its plan is not what layout version 1 gives",
-        NO_PLANS,
+        "generation 1: its plan is not what layout version 1 gives",
         SAME_STEPS,
     ),
     "a layout that planner does not know": Fault(
         rechained(with_key(layout_version=2)),
         "layout version 2, and this version of planner knows 1",
-        NO_PLANS,
+        "generation 1: its plan has layout version 2, and this script knows 1",
         SAME_STEPS,
     ),
     "a forged header of another run": Fault(
-        rechained(header(4, run_id="another")), f"commit {NEWEST}: {_OTHER_HEADER}", f"{_OTHER_PLACE} commit {NEWEST}"
+        rechained(header(4, run_id="another")), f"{_OTHER_HEADER}", f"{_OTHER_PLACE} commit {NEWEST}"
     ),
     # The data.
     "one letter of the data": Fault(
@@ -795,12 +1056,26 @@ FAULTS = {
         NO_DATA,
     ),
     "no data": Fault(lambda run: (run.parent / "rows.jsonl").unlink(), "no file at", "no data at rows.jsonl", NO_DATA),
+    # What is no file of the run.
+    **{
+        f"{what} in place of {name}": Fault(
+            in_place_of(file, make), file.split("*")[0], _NAMES[name], _UNREAD.get(name)
+        )
+        for what, make in NO_FILES.items()
+        for name, file in FILES.items()
+    },
+    **{
+        f"a link out of the run in place of {name}": Fault(
+            moved_out(file), "a symbolic link leads out of it", _OUT, _UNREAD.get(name)
+        )
+        for name, file in FILES.items()
+    },
     # The run, and formats.
-    "no run.json": Fault(without("run.json"), "no run here", NO_RUN_JSON),
+    "no run.json": Fault(without("run.json"), "no run here", "run.json: missing"),
     "another run's run.json": Fault(
         lambda run: reseal(run / "run.json", lambda value: value.update(run_id="another")),
-        "belongs to another run",
-        NO_RUN_JSON,
+        _ANOTHER,
+        f"commit {NEWEST}: its manifest is of another run",
     ),
     "an empty folder": Fault(keep_only(), "no run here", "no commit can be read here"),
     "a run that has only begun": Fault(
@@ -810,7 +1085,7 @@ FAULTS = {
         f"{place} of format {found!r}": Fault(
             plant(set_format(found)),
             f"format {found}, this one reads {reads}" if found else "written before formats had numbers",
-            NO_RUN_JSON if place == "run.json" else f"is of format {found!r}, and this script reads {reads}",
+            f"is of format {found!r}, and this script reads {reads}",
             NO_JOB if place == "jobs" else None,
         )
         for place, plant in PLACES.items()

@@ -17,6 +17,7 @@ from planner.store.records import (
     FileDigest,
     GenerationRecord,
     Manifest,
+    MeasurementRecord,
     StepRecord,
     digest_of,
 )
@@ -125,7 +126,7 @@ class MadeUpRun:
         }
         self._header = GenerationRecord(**{**fields, **changed})
         self._ledger = LedgerWriter(self.run.storage, self._header, origin.ledger_head if origin else NO_HEAD)
-        self.step = self._header.step
+        self.step = self._measured_step = self._header.step
         self._keep_point()
         return self
 
@@ -179,7 +180,19 @@ class MadeUpRun:
 
     def evaluate(self):
         """Evaluate before the newest step."""
-        self._ledger.write(EvalRecord(step=self.step, samples=2, tokens=8, loss=4.0, seconds=1.0))
+        samples = self.job.eval.samples
+        tokens = sum(self._dataset.evidence(int(row)).tokens for row in self._order.held_out_rows(0, samples))
+        self._ledger.write(EvalRecord(step=self.step, samples=samples, tokens=tokens, loss=4.0, seconds=1.0))
+        return self
+
+    def measure(self):
+        """Measure the steps since the last measurement."""
+        times = ("seconds", "data_s", "forward_s", "backward_s", "update_s", "communication_s")
+        counts = ("input_tokens", "padded_tokens", "flops", "peak_flops_per_s", "peak_memory_bytes")
+        numbers = {**dict.fromkeys(times, 0.5), **dict.fromkeys(counts, 0)}
+        steps = self.step - self._measured_step
+        self._ledger.write(MeasurementRecord(step=self.step, num_steps=steps, time_s=self._header.time_s, **numbers))
+        self._measured_step = self.step
         return self
 
     def note(self, message):
@@ -237,8 +250,9 @@ def make_history(folder):
         made.begin(4).evaluate().steps(2).commit().steps(2).commit()
         durable = made.name
         made.steps(1)
-        made.begin(2, made.name, is_held=True).steps(2)
-        made.begin(3, durable).note("all memory was lost").steps(2).evaluate().commit().steps(2)
-        held = made.name
-        made.steps(1).begin(2, held, is_held=True).steps(2).commit().steps(2).evaluate().commit()
+        made.begin(2, made.name, is_held=True).steps(2).measure()
+        made.begin(3, durable).note("all memory was lost").steps(1).measure().steps(1).evaluate().commit()
+        held = made.steps(2).name
+        made.steps(1).measure()
+        made.begin(2, held, is_held=True).steps(2).measure().commit().steps(2).measure().evaluate().commit()
     return made
