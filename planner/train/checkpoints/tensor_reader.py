@@ -1,172 +1,87 @@
-"""A DCP checkpoint reader that reads only tensors, even from untrusted files.
+"""A DCP checkpoint reader that reads only tensors, even from untrusted files. It reads the metadata once."""
 
-DCP stores a checkpoint's metadata as a pickle. The unpickler here makes objects of the few classes that a checkpoint of
-tensors needs. It hands out no class and no function, and refuses everything else by name.
-"""
-
-import io
-import pickle
-from collections.abc import Callable
-from pathlib import PosixPath
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-import torch
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
-from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
-from torch.distributed.checkpoint.metadata import (
-    _MEM_FORMAT_ENCODING,
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    StorageMeta,
-    TensorProperties,
-    TensorStorageMetadata,
-)
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
 from planner.errors import StoreError
 from planner.store.records import Manifest
 from planner.store.storage import Storage
+from planner.train.checkpoints import metadata_reader
+from planner.train.checkpoints.metadata_reader import NotTensorMetadata
+
+_METADATA = ".metadata"
+# 140 bytes for each shard (measured, 57,600 shards): 15 million shards, such as 5,000 tensors on 3,000 workers.
+_MAX_BYTES = 2**31
+_PIECE_BYTES = 2**20
 
 
 class TensorReader(FileSystemReader):
-    """DCP's reader for local folders, with restricted unpickling of the metadata."""
+    """DCP's reader for local folders, with planner's own reader of the metadata."""
 
-    checked_names: frozenset[str] = frozenset()
-    """the files whose digests were checked. No other file is opened"""
+    def __init__(self, path: str, file_sizes: Mapping[str, int]) -> None:
+        """Read the files of a commit in the folder `path`.
 
-    def read_metadata(self, *_args: Any, **kwargs: Any) -> Metadata:
-        """Read the metadata without executing code from it.
+        `file_sizes` has the names of the files whose digests were checked, and their sizes in bytes. No other file is
+        opened.
+        """
+        super().__init__(path)
+        self._file_sizes = file_sizes
+        self._metadata: Metadata | None = None
+
+    # Without a parameter `kwargs`, DCP does not look for a file of each worker after an error.
+    def read_metadata(self, *_args: Any, **_kwargs: Any) -> Metadata:
+        """Read the metadata without executing code from it. Only the first call opens the file.
+
+        DCP changes the `storage_meta` that it gets, so each caller gets its own. The rest is shared.
 
         Raises:
-            StoreError: the file cannot be read, or names a class or a file that a checkpoint of tensors does not need.
+            StoreError: the file cannot be read, or is not the metadata of tensors in the files of the manifest.
         """
-        path = self._get_metadata_path(kwargs.get("rank"))
+        if self._metadata is None:
+            self._metadata = self._read_metadata()
+        meta = self._metadata.storage_meta or StorageMeta()
+        return replace(self._metadata, storage_meta=replace(meta, load_id=self.load_id))
+
+    def _read_metadata(self) -> Metadata:
+        path = str(self._get_metadata_path())
+        content = self._content(path)
+        try:
+            return metadata_reader.read_metadata(content, self._file_sizes)
+        except NotTensorMetadata as error:
+            raise StoreError(f"{path}: not the metadata of a checkpoint of tensors ({error})") from error
+
+    def _content(self, path: str) -> bytes:
+        """The bytes of the metadata, which are as many as the manifest says.
+
+        Raises:
+            StoreError: there are more or fewer, or the file cannot be read.
+        """
+        if (size := self._file_sizes.get(_METADATA)) is None:
+            raise StoreError(f"{path}: the manifest does not know this file")
+        if size > _MAX_BYTES:
+            raise StoreError(f"{path}: {size} bytes. planner reads metadata of at most {_MAX_BYTES} bytes")
+        content = bytearray()
         try:
             with self.fs.create_stream(path, "rb") as stream:
-                content = stream.read()
+                while len(content) <= size and (piece := stream.read(_PIECE_BYTES)):
+                    content += piece
         except OSError as error:
             raise StoreError(f"{path}: cannot be read: {error.strerror or error}") from error
-        metadata = _unpickle(content, str(path))
-        for info in metadata.storage_data.values():
-            if info.relative_path not in self.checked_names:
-                raise StoreError(f"{path}: it names {info.relative_path!r}, a file that the manifest does not know")
-        if metadata.storage_meta is None:
-            metadata.storage_meta = StorageMeta()
-        metadata.storage_meta.load_id = self.load_id
-        return metadata
+        if len(content) != size:
+            raise StoreError(f"{path}: its size is not the {size} bytes of the manifest")
+        return bytes(content)
 
 
 class _RemoteTensorReader(TensorReader, FsspecReader):  # type: ignore[misc]
-    """DCP's reader for fsspec URLs, with restricted unpickling of the metadata."""
+    """DCP's reader for fsspec URLs, with planner's own reader of the metadata."""
 
 
 def tensor_reader(storage: Storage, manifest: Manifest) -> TensorReader:
     """A reader of the files that a commit's manifest names."""
     kind = TensorReader if storage.is_local else _RemoteTensorReader
-    reader = kind(storage.path(f"checkpoints/{manifest.name}"))
-    reader.checked_names = frozenset(file.name for file in manifest.files)
-    return reader
-
-
-class _Immutable(type):
-    """A class whose attributes cannot be set. A pickle's BUILD sets attributes on any object that it is given."""
-
-    def __setattr__(cls, name: str, _value: object) -> None:
-        raise pickle.UnpicklingError(f"it sets {cls.__name__}.{name}")
-
-
-def _maker(name: str, make: Callable[..., Any]) -> type:
-    """A stand-in that a pickle gets for a class or a function. It can only be called, and then calls `make`."""
-    return _Immutable(name, (), {"__slots__": (), "__new__": lambda _cls, *arguments: make(*arguments)})
-
-
-def _bare(kind: type) -> type:
-    """A stand-in for a class that makes its objects without the constructor, as pickles do."""
-    return _maker(kind.__name__, lambda: object.__new__(kind))
-
-
-class _MemoryFormat(str):
-    """Equals a member of DCP's enumeration by name. The member itself has attributes that BUILD could replace."""
-
-    __slots__ = ()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _MEM_FORMAT_ENCODING) and other.name == str(self)
-
-    __hash__ = str.__hash__
-
-
-_MEMORY_FORMATS = {member.value: _MemoryFormat(member.name) for member in _MEM_FORMAT_ENCODING}
-_MEMORY_FORMAT = _maker("_MEM_FORMAT_ENCODING", _MEMORY_FORMATS.__getitem__)
-
-
-def _memory_format(kind: Any, name: Any) -> _MemoryFormat:
-    """Read an enumeration's member, which Python 3.11.0 to 3.11.3 pickle as `getattr(kind, name)`. Refuse the rest."""
-    if kind is not _MEMORY_FORMAT or name not in _MEM_FORMAT_ENCODING.__members__:
-        raise pickle.UnpicklingError("it names builtins.getattr")
-    return _MemoryFormat(name)
-
-
-# The classes in the metadata of a checkpoint of tensors (DCP of torch 2.13).
-_MAKERS = {
-    ("builtins", "getattr"): _maker("getattr", _memory_format),
-    ("torch", "Size"): _maker("Size", torch.Size),
-    ("torch.serialization", "_get_layout"): _maker(
-        "_get_layout", {str(kind): kind for kind in vars(torch).values() if isinstance(kind, torch.layout)}.__getitem__
-    ),
-    ("pathlib", "PosixPath"): _maker("PosixPath", PosixPath),
-    ("pathlib._local", "PosixPath"): _maker("PosixPath", PosixPath),  # its name in Python 3.13
-    (_MEM_FORMAT_ENCODING.__module__, _MEM_FORMAT_ENCODING.__name__): _MEMORY_FORMAT,
-    **{
-        (kind.__module__, kind.__name__): _bare(kind)
-        for kind in (
-            ChunkStorageMetadata,
-            Metadata,
-            MetadataIndex,
-            StorageMeta,
-            TensorProperties,
-            TensorStorageMetadata,
-            _StorageInfo,
-        )
-    },
-}
-
-
-class _MetadataUnpickler(pickle.Unpickler):
-    """Hands out only makers and data types: with a class, BUILD could change it for the whole process."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (maker := _MAKERS.get((module, name))) is not None:
-            return maker
-        dtype = getattr(torch, name, None) if module == "torch" else None
-        if not isinstance(dtype, torch.dtype):
-            raise pickle.UnpicklingError(f"it names {module}.{name}")
-        return dtype
-
-
-def _unpickle(content: bytes, where: str) -> Metadata:
-    try:
-        metadata = _MetadataUnpickler(io.BytesIO(content)).load()
-        only_tensors = _has_only_tensors(metadata)
-    except Exception as error:  # untrusted bytes and half-made objects may raise anything
-        raise StoreError(f"{where}: not the metadata of a checkpoint of tensors ({error})") from error
-    if not only_tensors:
-        raise StoreError(f"{where}: not the metadata of a checkpoint of tensors")
-    checked: Metadata = metadata
-    return checked
-
-
-def _has_only_tensors(metadata: Any) -> bool:
-    """Whether all values have the expected types, which unpickling does not check because it calls no constructor."""
-    return (
-        isinstance(metadata, Metadata)
-        and isinstance(metadata.storage_meta, StorageMeta | None)
-        and all(isinstance(info.relative_path, str) for info in metadata.storage_data.values())
-        and all(
-            isinstance(name, str)
-            and isinstance(item, TensorStorageMetadata)
-            and isinstance(item.size, torch.Size)
-            and isinstance(item.properties.dtype, torch.dtype)
-            for name, item in metadata.state_dict_metadata.items()
-        )
-    )
+    return kind(storage.path(manifest.folder), {file.name: file.size_bytes for file in manifest.files})
