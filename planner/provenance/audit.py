@@ -1,8 +1,8 @@
 """The audit of a run: which samples each step should have used, compared with what the ledger records.
 
-`lineage` reads the committed records, `run_checks` looks at all generations, `step_comparison` derives what the records
-should be, `certificate` compares tensors with their digests. This module makes the verdict. It needs the run's folder
-and the data, no torch and no Ray.
+`lineage` reads the committed records, `record_numbers` derives their numbers, `run_checks` looks at all generations,
+`step_comparison` derives the samples and learning rates, `certificate` compares tensors with their digests. This module
+makes the verdict. It needs the run's folder and the data, no torch and no Ray.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -98,7 +98,8 @@ def audit(
     lineage = read_lineage(run)
     segments, newest = lineage.segments, lineage.newest
     derived = derive(run, segments, code, progress)
-    findings = [*lineage.findings, *derived.findings, *check_identity(segments)]
+    miscounts = [miscount for segment in segments for miscount in segment.miscounts]
+    findings = [*lineage.findings, *miscounts, *derived.findings, *check_identity(segments)]
     findings += check_records(run, lineage, findings)
     findings += check_outside(run, lineage, findings)
     findings += check_certificate(run.storage, lineage, tensor_digests)

@@ -34,6 +34,8 @@ class Segment:
     """steps after that"""
     findings: tuple[str, ...]
     """mismatches between its records, its header and its manifests"""
+    miscounts: tuple[str, ...]
+    """steps that computed more or fewer samples than a global batch. Its records may be sound"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +171,7 @@ def _segment(run: RunFolder, end: Manifest, parent: Manifest | None, manifests: 
             *(finding for each in described for finding in _check_promised(header, each)),
             *torn,
         ),
+        miscounts=tuple(numbers.miscounts),
     )
 
 
@@ -195,7 +198,7 @@ def check_discarded(run: RunFolder, generation: int, manifests: Manifests) -> li
         return [*numbers.findings, str(error)]
     numbers.close()
     promised = (finding for each in described for finding in _check_promised(header, each))
-    return [*beginning, *numbers.findings, *promised]
+    return [*beginning, *numbers.findings, *numbers.miscounts, *promised]
 
 
 def _header(first: ChainedRecord, generation: int, where: str) -> GenerationRecord:

@@ -40,6 +40,8 @@ class RecordNumbers:
             self._waiting[manifest.ledger_head].append(manifest)
         self.findings: list[str] = []
         """what is wrong, one sentence each"""
+        self.miscounts: list[str] = []
+        """steps that computed more or fewer samples than a global batch, one sentence each"""
 
     def take(self, link: ChainedRecord) -> None:
         """Compare the next record, and the manifests that name the chain's head after it. The header is the first."""
@@ -86,7 +88,7 @@ class RecordNumbers:
                 f"sample {self._cursor + self._size}"
             )
         if record.samples != self._size:
-            findings.append(f"step {self._step}: computed {record.samples} samples instead of {self._size}")
+            self.miscounts.append(f"step {self._step}: computed {record.samples} samples instead of {self._size}")
         return findings
 
     def _wrong_commit(self, record: CommitRecord) -> list[str]:

@@ -156,14 +156,14 @@ FAULTS = {
         plant=loads(without_the_last_round),
         verify=_SAMPLES,
         audit="step 0: computed 4 samples instead of 7",
-        verify_run="step 0: not 7 samples up to 7 on record",
+        verify_run="step 0: computed 4 samples instead of 7",
         counts=(6, 0),
     ),
     "a worker's share twice": TrainingFault(
         plant=loads(share_of_rank_0),
         verify=_SAMPLES,
         audit="step 0: computed 8 samples instead of 7",
-        verify_run="step 0: not 7 samples up to 7 on record",
+        verify_run="step 0: computed 8 samples instead of 7",
         counts=(0, 2),
     ),
     "a round skipped": TrainingFault(

@@ -784,6 +784,7 @@ FAULTS = {
         rechained(step(7, samples=lambda number: number - 1)),
         "step 7: computed 4 samples instead of 5",
         "step 7: computed 4 samples instead of 5",
+        "samples: differ first at step 7",
     ),
     "a forged place in the order": Fault(
         rechained(step(6, cursor=lambda number: number + 5)),

@@ -380,9 +380,27 @@ def test_no_byte_of_a_file_is_two_shards(reader):
 
 
 @pytest.mark.parametrize(
+    "chunks",
+    [
+        [((0, 0), (4, 2)), ((2, 0), (4, 2))],  # rows 2 and 3 twice, 6 and 7 never
+        [((0, 0), (3, 2)), ((4, 0), (4, 2))],
+        [((0, 0), (8, 1))],
+        [((0, 0), (4, 1)), ((0, 1), (8, 1)), ((4, 0), (4, 1))],  # along two dimensions
+    ],
+)
+def test_a_tensor_with_a_gap_is_refused(reader, chunks):
+    """An export would write what was in memory there."""
+    metadata = made({"x": (torch.uint8, (8, 2))})
+    metadata.state_dict_metadata["x"].chunks = [ChunkStorageMetadata(Size(at), Size(sizes)) for at, sizes in chunks]
+    places = (MetadataIndex("x", Size(at)) for at, _ in chunks)
+    metadata.storage_data = dict.fromkeys(places, _StorageInfo(FILES[0], 0, 16))
+    refused(reader, pickle.dumps(metadata), "shards that do not make it up")
+
+
+@pytest.mark.parametrize(
     ("shape", "offsets", "sizes", "reason"),
     [
-        ((9,), (0,), (8,), r"of shape \(9,\) has shards of 8 elements"),
+        ((9,), (0,), (8,), r"of shape \(9,\) has shards that do not make it up"),
         ((8,), (1,), (8,), r"a shard of shape \(8,\) at \(1,\)"),
         ((8,), (0,), (2, 4), r"no shard at \(0,\)"),
         ((2, 4), (0,), (8,), r"no shard at \(0,\)"),

@@ -621,7 +621,6 @@ def _check_tensor(title: str, item: TensorStorageMetadata, lengths: dict[Any, in
     size, itemsize = item.size, item.properties.dtype.itemsize
     if math.prod(max(dim, 1) for dim in size) >= 2**63 or len(item.chunks) != len(lengths):
         _refuse(f"{title} of shape {tuple(size)} has {len(item.chunks)} shards, and {len(lengths)} are in files")
-    elements = 0
     for chunk in item.chunks:
         offsets, sizes = chunk.offsets, chunk.sizes
         length = lengths.pop(offsets, -1)
@@ -632,9 +631,27 @@ def _check_tensor(title: str, item: TensorStorageMetadata, lengths: dict[Any, in
         count = math.prod(sizes)
         if count * itemsize > length:
             _refuse(f"{title} has a shard of {count} elements of {itemsize} bytes in {length} bytes of a file")
-        elements += count
-    if elements != math.prod(size):
-        _refuse(f"{title} of shape {tuple(size)} has shards of {elements} elements")
+    if not _is_whole(size, item.chunks):
+        _refuse(f"{title} of shape {tuple(size)} has shards that do not make it up, each element once")
+
+
+def _is_whole(size: Size, chunks: list[ChunkStorageMetadata]) -> bool:
+    """Whether the chunks, which lie inside, cut the shape along one dimension, without a gap and without overlap.
+
+    Of a gap, a reader would return whatever was in memory there.
+    """
+    cuts = {dim for chunk in chunks for dim, part in enumerate(chunk.sizes) if part != size[dim]}
+    if len(cuts) > 1:
+        return False
+    dim = cuts.pop() if cuts else None
+    if dim is None:
+        return len(chunks) == 1 or not math.prod(size)
+    end = 0
+    for offset, part in sorted((chunk.offsets[dim], chunk.sizes[dim]) for chunk in chunks if chunk.sizes[dim]):
+        if offset != end:
+            return False
+        end += part
+    return end == size[dim]
 
 
 def _is_beyond(offset: int, size: int, whole: int) -> bool:
