@@ -17,7 +17,7 @@ TensorDigests = Callable[[Storage, Manifest], Mapping[str, str]]
 def check_certificate(storage: Storage, lineage: Lineage, tensor_digests: TensorDigests | None) -> list[str]:
     """Check the newest commit's weights and certificate, and return what is wrong, one sentence each.
 
-    Without `tensor_digests`, tensors are not read.
+    Without `tensor_digests`, or if a file is not the manifest's, tensors are not read.
     """
     newest = lineage.newest
     findings = []
@@ -25,7 +25,7 @@ def check_certificate(storage: Storage, lineage: Lineage, tensor_digests: Tensor
         findings.append(f"commit {newest.name}: it names no files, so there are no weights")
     if _is_finished_bitwise(lineage) and not newest.tensors:
         findings.append(f"commit {newest.name}: a finished bitwise run has a certificate, and this one has none")
-    if newest.tensors and tensor_digests is not None:
+    if newest.tensors and tensor_digests is not None and lineage.has_files:
         findings += _check_tensors(storage, newest, tensor_digests)
     return findings
 

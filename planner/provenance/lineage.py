@@ -44,6 +44,8 @@ class Lineage:
 
     newest: Manifest
     """of the newest commit whose manifest can be read"""
+    has_files: bool
+    """whether the files of that commit are those of its manifest"""
     segments: tuple[Segment, ...]
     """oldest first. If a segment cannot be read, it and all older ones are missing"""
     manifests: Manifests
@@ -70,6 +72,8 @@ def read_lineage(run: RunFolder) -> Lineage:
     """
     manifests = read_manifests(run)
     newest, findings = _newest(run, manifests)
+    wrong_files = _check_files(run, newest)
+    findings += wrong_files
     segments: list[Segment] = []
     end: Manifest | None = newest
     while end is not None:
@@ -83,7 +87,13 @@ def read_lineage(run: RunFolder) -> Lineage:
             break
         findings.extend(segments[-1].findings)
         end = parent
-    return Lineage(newest=newest, segments=tuple(segments[::-1]), manifests=manifests, findings=tuple(findings))
+    return Lineage(
+        newest=newest,
+        has_files=not wrong_files,
+        segments=tuple(segments[::-1]),
+        manifests=manifests,
+        findings=tuple(findings),
+    )
 
 
 def whole_lineage(run: RunFolder) -> Lineage:
@@ -99,7 +109,7 @@ def whole_lineage(run: RunFolder) -> Lineage:
 
 
 def _newest(run: RunFolder, manifests: Manifests) -> tuple[Manifest, list[str]]:
-    """The newest commit whose manifest can be read, with findings about newer commits and about its files.
+    """The newest commit whose manifest can be read, with findings about newer commits.
 
     Raises:
         NewerFormat: another version of planner wrote a newer commit.
@@ -112,11 +122,16 @@ def _newest(run: RunFolder, manifests: Manifests) -> tuple[Manifest, list[str]]:
             raise StoreError(f"{run.storage.url}: the ledger records {len(lost)} commits, and no manifest can be read")
         reason = f" ({findings[0]})" if findings else ""
         raise StoreError(f"{run.storage.url}: nothing was committed yet, so there is nothing to audit{reason}")
-    try:
-        run.check_files(newest.manifest.folder, newest.manifest.files)
-    except StoreError as error:
-        findings.append(str(error))
     return newest.manifest, findings
+
+
+def _check_files(run: RunFolder, newest: Manifest) -> list[str]:
+    """What is wrong with the files of a commit: the first one that is missing, torn or altered."""
+    try:
+        run.check_files(newest.folder, newest.files)
+    except StoreError as error:
+        return [str(error)]
+    return []
 
 
 # -- one segment

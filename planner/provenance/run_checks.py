@@ -6,6 +6,7 @@ from itertools import pairwise
 from planner.errors import StoreError
 from planner.provenance.lineage import Lineage, Segment, check_discarded, header_of, replaced_text
 from planner.provenance.manifests import Manifests
+from planner.store.commit_names import named
 from planner.store.ledger import recorded_commits, segment_name
 from planner.store.run_folder import RunFolder, commit_of
 
@@ -89,7 +90,7 @@ def _kept_in_memory(run: RunFolder, segments: Sequence[Segment]) -> dict[int, in
     committed = {segment.header.generation: segment.end_step for segment in segments}
     kept = dict[int, int]()
     header = header_of(run, max({*run.generations(), *run.segments()}, default=0))
-    while header is not None and header.parent_is_held:
+    while header is not None and header.parent_is_held and named([header.parent]):
         end, generation = commit_of(header.parent)
         header = header_of(run, generation)
         if header is None or generation in kept:

@@ -3,10 +3,11 @@
     python tests/fuzz/fuzz.py --minutes 60                          as `make fuzz` does
     python tests/fuzz/fuzz.py --reader recipe --case 17 --keep DIR  one case again, its files left in DIR
 
-A case is a valid input with one to three changes, all by dice of the seed, the reader and the case's number. It runs in
-a process of its own. Either the input is read, or it is refused by one PlannerError of at most 500 characters without
-control characters; within 10 s of CPU time and 1 GiB. Neither a control character nor a traceback reaches the
-terminal. Anything else is a failure.
+A case is a valid input with one to three changes, all by dice of the seed, the reader and the case's number. Half of
+the cases of a run are changed inside, and every digest is made right again (`fuzz_seals`). A case runs in a process of
+its own. Either the input is read, or it is refused by one PlannerError of at most 500 characters without control
+characters; within 10 s of CPU time and 1 GiB. Neither a control character nor a traceback reaches the terminal.
+Anything else is a failure.
 """
 
 import argparse
@@ -30,12 +31,18 @@ from pathlib import Path
 
 SECONDS, MEMORY_BYTES, CHARS = 10, 2**30, 500
 # Of the clock on the wall, for a case that waits and takes no CPU time.
-HANG_S = 300
+HANG_S = 60
 _HERE = Path(__file__).parent
 # Room that is set aside and never used: thread stacks, allocators' arenas.
 _SPARE_BYTES = 2**30
 _KINDS = ("read", "refused", "failed")
 _UNFIT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|Traceback \(most recent call last\)| panicked at ")
+# What readers say when a digest does not match: planner's, and docs/verify_run.py's.
+SEALED_OFF = re.compile(
+    r"digest does not match|the chain breaks|torn \(\d+ bytes|torn or altered|header is torn|the seal does not match"
+    r"|not the one that the ledger records|was replaced: its digest|went on from another manifest"
+    r"|not the one that this generation went on from|names another digest|was altered after it was prepared"
+)
 
 
 @dataclass(frozen=True)
@@ -68,15 +75,27 @@ class Outcome:
     """the error, or what is wrong"""
     seconds: float
     memory_bytes: int
+    is_sealed_off: bool = False
+    """whether a reader said that a digest, a seal or a chain does not match"""
 
 
 def build(case: Case, valid: Path, folder: Path) -> None:
-    """Write the case's files."""
-    from fuzz_mutate import change, copy_of
+    """Write the case's files. Of the cases with a run, half are changed behind its seals."""
+    from fuzz_mutate import change, copy_of, plant_special
+    from fuzz_readers import HAS_MODEL, RUN_READERS
+    from fuzz_seals import change_behind_seals
 
-    dice = case.dice
-    copy_of(dice.choice(sorted((valid / case.reader).iterdir())), folder)
-    if case.number:  # the first one of all is as it was
+    dice, is_run = case.dice, case.reader in RUN_READERS
+    inputs = sorted((valid / ("run" if is_run else case.reader)).iterdir())
+    copy_of(dice.choice([each for each in inputs if case.reader != "export" or each.name in HAS_MODEL]), folder)
+    if not case.number:  # the first one of all is as it was
+        return
+    how = dice.random() if is_run else 1.0
+    if how < 0.5:
+        change_behind_seals(folder, dice)
+    elif how < 0.6:
+        plant_special(folder / "run", dice)
+    else:
         change(folder, dice)
 
 
@@ -127,11 +146,13 @@ def attempt(case: Case, valid: Path, scratch: Path) -> Outcome:
     seconds = time.monotonic() - began_s
     memory_bytes = max(usage.ru_maxrss * 1024 - int(base.read_text()), 0)
     kind, text = _verdict(status, found)
+    output = said.read_bytes().decode(errors="replace")
     if kind != "failed" and memory_bytes > MEMORY_BYTES:
         kind, text = "failed", f"{memory_bytes >> 20} MiB of memory"
-    if kind != "failed" and (wrong := _unfit_for_terminal(said.read_bytes().decode(errors="replace"))):
+    if kind != "failed" and (wrong := _unfit_for_terminal(output)):
         kind, text = "failed", wrong
-    return Outcome(kind=kind, text=text, seconds=seconds, memory_bytes=memory_bytes)
+    is_sealed_off = bool(SEALED_OFF.search(f"{text}\n{output}"))
+    return Outcome(kind=kind, text=text, seconds=seconds, memory_bytes=memory_bytes, is_sealed_off=is_sealed_off)
 
 
 def _unfit_for_terminal(output: str) -> str:
@@ -189,9 +210,16 @@ def load() -> None:
     import datasets  # noqa: F401
     import fuzz_mutate  # noqa: F401
     import fuzz_readers  # noqa: F401
+    import fuzz_seals  # noqa: F401
+    import matplotlib.figure  # noqa: F401
     import pyarrow.parquet  # noqa: F401
     from transformers.models.auto import modeling_auto, tokenization_auto  # noqa: F401
     from transformers.models.llama import modeling_llama  # noqa: F401
+
+    import planner.pictures.run_pictures
+    import planner.runner.prepare
+    import planner.train.export
+    import planner.train.generation  # noqa: F401
 
 
 @contextlib.contextmanager
@@ -207,10 +235,12 @@ def prepared() -> Iterator[tuple[Path, Path]]:
 
 
 def cases(seed: int, readers: list[str], count: int, until_s: float) -> Iterator[Case]:
-    """One reader after the other, until there were `count` of each, or the time has come."""
+    """One reader after the other, until there were `count` of each (fewer of slow ones), or the time has come."""
+    from fuzz_readers import SLOW
+
     number = 0
     while number < count and time.monotonic() < until_s:
-        yield from (Case(seed, reader, number) for reader in readers)
+        yield from (Case(seed, reader, number) for reader in readers if number % SLOW.get(reader, 1) == 0)
         number += 1
 
 
@@ -221,9 +251,12 @@ def fuzz(seed: int, readers: list[str], count: int, minutes: float) -> list[dict
     largest: Counter[str] = Counter()
     with prepared() as (valid, scratch):
         load()
+        from fuzz_readers import RUN_READERS
+
         for case in cases(seed, readers, count, time.monotonic() + 60 * minutes):
             outcome = attempt(case, valid, scratch)
             counts[case.reader, outcome.kind] += 1
+            counts[case.reader, "behind_seals"] += not outcome.is_sealed_off
             longest[case.reader] = max(longest[case.reader], round(1000 * outcome.seconds))
             largest[case.reader] = max(largest[case.reader], outcome.memory_bytes >> 20)
             if outcome.kind == "failed":
@@ -234,6 +267,7 @@ def fuzz(seed: int, readers: list[str], count: int, minutes: float) -> list[dict
             "seed": seed,
             "cases": sum(counts[reader, kind] for kind in _KINDS),
             **{kind: counts[reader, kind] for kind in _KINDS},
+            **({"behind_seals": counts[reader, "behind_seals"]} if reader in RUN_READERS else {}),
             "longest_ms": longest[reader],
             "most_mib": largest[reader],
         }

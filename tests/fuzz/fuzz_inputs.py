@@ -1,5 +1,6 @@
 """Valid inputs of every reader, written into a folder: `python fuzz_inputs.py FOLDER` -> FOLDER/<reader>/<name>/..."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,7 +10,11 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
-sys.path[:0] = [str(TESTS), *(str(TESTS / name) for name in ("data", "files", "harness", "recipes"))]
+sys.path[:0] = [
+    str(TESTS),
+    str(TESTS / "fuzz"),
+    *(str(TESTS / name) for name in ("data", "files", "harness", "recipes")),
+]
 
 JOB = """\
 name: tiny
@@ -193,32 +198,71 @@ def _tokens(out: Path) -> None:
 
 
 def _runs(out: Path) -> None:
-    """A real run of four steps in two generations by one worker."""
+    """Real runs by one worker, each with its data and its job beside it. Paths of data begin in that folder."""
     import torch.distributed as dist
 
+    dist.init_process_group("gloo", init_method=f"file://{out.parent / 'rendezvous'}", rank=0, world_size=1)
+    exact = {"global": 6, "max_micro": 4, "equality": "bitwise"}
+    rows = "".join(f"{json.dumps({'text': f'{number} hello there'})}\n" for number in range(20))
+    _write(out / "memory" / "rows.jsonl", rows)
+    _train(out / "memory", {"kind": "jsonl", "path": "rows.jsonl"}, (3, 5, 8), batch=exact)
+    _hold(out / "memory" / "run", "000000000005-000002")
+    shutil.copytree(out.parent / "tokens" / "rows", out / "tokens")
+    _train(out / "tokens", {"kind": "tokens", "path": "file.tokens"}, (2, 4))
+    folder = out / "hf"
+    shutil.copytree(out.parent / "tokenizer" / "bytes", folder)
+    (folder / "sound" / "rows.jsonl").rename(folder / "rows.jsonl")
+    _write(folder / "rows.jsonl", f"{json.dumps(ROWS['chat'])}\n" * 20)
+    model = {"kind": "hf", "path": "model", "context": 32, "weights": "random"}
+    _train(folder, {"kind": "chat", "path": "rows.jsonl"}, (2, 4), model=model, objective="sft")
+    dist.destroy_process_group()
+    (out.parent / "rendezvous").unlink(missing_ok=True)
+
+
+def _train(folder: Path, data: dict[str, str], ends: tuple[int, ...], **sections: Any) -> None:
+    """Train a run in generations that end at these steps."""
+    import yaml
+
     from planner.files import read_job
+    from planner.rehearsal.observe import StepRecorder
+    from planner.store.storage import Storage
     from planner.train.generation import train
     from planner.train.hooks import Hooks
     from planner.train.setup import Launch
     from planner.train.world import cpu_device
 
-    folder = out / "run"
-    text, run = out.parent / "text.txt", folder / "run"
-    _write(text, TEXT)
-    _write(out / "job.yaml", JOB.replace("TEXT", str(text)).replace("RUN", str(run)))
-    job = read_job(out / "job.yaml")
-    (out / "job.yaml").unlink()
-    dist.init_process_group("gloo", init_method=f"file://{out / 'rendezvous'}", rank=0, world_size=1)
-    asked: list[int] = []
+    job = {**yaml.safe_load(JOB), "data": data, **sections}
+    job["train"]["steps"] = ends[-1]
+    job["checkpoint"]["path"] = "run"
+    _write(folder / "sound" / "job.yaml", yaml.safe_dump(job))
+    with contextlib.chdir(folder):
+        launch = Launch(job=read_job("sound/job.yaml"), url=str(folder / "run"), launch_id="a", launched_s=1e9)
+        for end in ends:
+            observe = StepRecorder(Storage(launch.url))
+            train(launch, cpu_device, Hooks(should_stop=lambda step, end=end: step >= end, observe=observe))
+    (folder / "run" / "observed.jsonl").rename(folder / "sound" / "observed.jsonl")
 
-    def after_two(_step: Any) -> bool:
-        asked.append(1)
-        return len(asked) > 2
 
-    train(Launch(job=job, url=str(run)), cpu_device, Hooks(should_stop=after_two))
-    train(Launch(job=job, url=str(run)), cpu_device, Hooks())
-    dist.destroy_process_group()
-    (out / "rendezvous").unlink(missing_ok=True)
+def _hold(run: Path, name: str) -> None:
+    """Make a run as if the commit, from which a generation resumed, had only been held in memory."""
+    from fuzz_seals import Opened
+
+    from planner.base.format_versions import STORED
+
+    opened = Opened(run)
+    for each in opened.described:
+        if each.name == name:
+            each.folder = "held"
+            shards = {f"0/{tensor}": f"{number:032x}" for number, tensor in enumerate(("model/a", "model/b"))}
+            each.value.update(files=[], tensors={}, shards=shards, format=STORED["held"])
+    for line in opened.lines:
+        record = line.bodies[0]
+        if record["kind"] == "commit" and record["name"] == name:
+            line.bodies = []
+        if record["kind"] == "generation" and record["parent"] == name:
+            record["parent_is_held"] = True
+    opened.close()
+    shutil.rmtree(run / "checkpoints" / name, ignore_errors=True)  # perhaps pruned
 
 
 def write_all(out: Path) -> None:

@@ -3,152 +3,26 @@
 import json
 import os
 import random
-import re
 import shutil
 import socket
 import struct
-from collections.abc import Callable, Iterator
-from hashlib import sha256
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import yaml
+from fuzz_tokens import change_tokens
+from fuzz_values import change_bytes, change_tree, change_word
 
 from planner.store.records import chained
 
 Dice = random.Random
 
-LONG = "x" * 100_000
 _LARGE = 10_000_000
-ODD = [
-    *(None, True, False, 0, -1, 1, 2, 7, 255, 2**31, 2**53 + 1, 2**63, 2**64, 10**30, -(10**30), 0.5, -0.0),
-    *(float("nan"), float("inf"), float("-inf"), 1e308, 5e-324, 1e-9),
-    *("", " ", "x", "1", "-1", "1e999", "nan", "abc", "true", "null", "auto", "none", "???", "no", "010", "1_000"),
-    *(
-        "\0",
-        "a\0b",
-        "\x1b[31mred\x1b[0m",
-        "\x07",
-        "\r\n",
-        "\u202e",
-        "\ufeff",
-        "\ud800",
-        "\udcff",
-        "\U0001f600",
-        "１",  # noqa: RUF001  the digit of another width is the point
-        "ß" * 300,
-    ),
-    *("../../etc/passwd", "/etc/passwd", "/dev/zero", "~nobody/x", "~/x", ".", "..", "a/b", "-", "--x", "%s%n", "{x}"),
-    *("${a}", "${a.b}", "${oc.env:HOME}", "$HOME", "`id`", "{{ 1/0 }}", "{% for %}", "!!python/name:os.system"),
-    *("2024-99-99", "2001-01-01", "1:30:00", "0x1F", "0b1", "1.", ".5", "+1", "1e3", "٣", "<<", "*a", "&a"),
-    *([], {}, [[]], [{}], {"": ""}, {"a": None}, [None], [0] * 3, ["a", "a"], [float("nan")], {"a": {"b": [1]}}),
-    LONG,
-    [1] * 2000,
-    {f"k{number}": number for number in range(300)},
-]
-
-
-def deep(levels: int) -> Any:
-    """Lists and mappings in each other."""
-    value: Any = 1
-    for level in range(levels):
-        value = [value] if level % 2 else {"a": value}
-    return value
-
-
-def odd_value(dice: Dice) -> Any:
-    """A value that nobody expects."""
-    if dice.random() < 0.04:
-        return deep(dice.choice([15, 25, 60, 200]))
-    return dice.choice(ODD)
-
-
-# -- trees of JSON and YAML
-
-
-def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The paths of all values in a tree."""
-    children = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
-    for key, child in children:
-        yield (*path, key)
-        yield from places(child, (*path, key))
-
-
-def at(tree: Any, path: tuple[Any, ...]) -> Any:
-    """The value at a path."""
-    for key in path:
-        tree = tree[key]
-    return tree
-
-
-def change_tree(tree: Any, dice: Dice) -> Any:
-    """One value, key or subtree becomes another."""
-    found = list(places(tree))
-    if not found or dice.random() < 0.02:
-        return odd_value(dice)
-    path = dice.choice(found)
-    parent, key = at(tree, path[:-1]), path[-1]
-    kind = dice.random()
-    if kind < 0.7:
-        parent[key] = odd_value(dice)
-    elif kind < 0.8:
-        del parent[key]
-    elif kind < 0.9 and isinstance(parent, dict):
-        parent[str(odd_value(dice))[:200_000]] = parent.pop(key)
-    elif isinstance(parent, dict):
-        parent[str(dice.choice(found)[-1])] = at(tree, dice.choice(found))
-    else:
-        parent *= 3
-    return tree
 
 
 def _json(tree: Any) -> str:
     return json.dumps(tree, default=str)
-
-
-# -- bytes and lines
-
-
-def change_bytes(content: bytes, dice: Dice) -> bytes:
-    """Flipped, cut off, doubled, or with something in between."""
-    if not content:
-        return dice.choice([b"\0", b"\xff", b"{", b"x"])
-    start = dice.randrange(len(content))
-    stop = min(start + dice.choice([1, 2, 8, 100, 4096]), len(content))
-    part = content[start:stop]
-    kind = dice.randrange(7)
-    if kind == 0:
-        part = bytes([part[0] ^ (1 << dice.randrange(8))]) + part[1:]
-    elif kind == 1:
-        return content[:start]
-    elif kind == 2:
-        part *= dice.choice([2, 3, 200])
-    elif kind == 3:
-        part = b""
-    elif kind == 4:
-        part = dice.choice([b"\xff", b"\0", b"\x1b[31m", b"\xed\xa0\x80", b"\r", b"\n", b"\t", b"%", b"\xef\xbb\xbf"])
-    elif kind == 5:
-        part = bytes(dice.randrange(256) for _ in part)
-    else:
-        part = (
-            dice.choice([b"[", b"{", b'"', b"'", b": ", b"- ", b"${a}", b"#", b"999999999999999999999", b"nan"]) + part
-        )
-    return content[:start] + part + content[stop:]
-
-
-def change_word(text: str, dice: Dice) -> str:
-    """One word of a text becomes an odd one, in the text's own notation."""
-    words = list(re.finditer(r"[^\s:,=\[\]{}\"']+", text))
-    if not words:
-        return text + str(odd_value(dice))[:1000]
-    word = dice.choice(words)
-    odd = odd_value(dice)
-    shown = odd if isinstance(odd, str) else _yaml_word(odd)
-    return text[: word.start()] + shown + text[word.end() :]
-
-
-def _yaml_word(value: Any) -> str:
-    return yaml.safe_dump(value, default_flow_style=True, width=10**9).removesuffix("\n...\n").rstrip("\n")
 
 
 # -- bombs
@@ -223,6 +97,13 @@ def special(file: Path, dice: Dice) -> None:
     # else it is gone
 
 
+def plant_special(folder: Path, dice: Dice) -> None:
+    """Something else in the place of one file: first the folder is chosen, so that each of a run's gets its share."""
+    files = [file for file in sorted(folder.rglob("*")) if file.is_file()]
+    parent = dice.choice(sorted({file.relative_to(folder).parts[0] for file in files}))
+    special(dice.choice([file for file in files if file.relative_to(folder).parts[0] == parent]), dice)
+
+
 # -- by format
 
 
@@ -246,7 +127,7 @@ def change_file(file: Path, dice: Dice) -> None:
 
 
 def _change_of(file: Path) -> Callable[[bytes, Dice], bytes] | None:
-    if file.suffix == ".json" and file.parent.name in {"run", "manifests", "drivers"}:
+    if file.suffix == ".json" and file.parent.name in {"run", "manifests", "held", "drivers"}:
         return _change_sealed
     if file.suffix == ".jsonl" and file.parent.name == "ledger":
         return _change_ledger
@@ -320,17 +201,6 @@ def _change_safetensors(content: bytes, dice: Dice) -> bytes:
     return struct.pack("<Q", len(header)) + header + content[8 + length :]
 
 
-def _change_tokens(content: bytes, dice: Dice) -> bytes:
-    """The header of a token file, sealed again."""
-    header, body = content[:4096], content[4096:]
-    magic = b"planner-tokens "
-    text = _json(change_tree(json.loads(header[len(magic) + 64 :]), dice)).encode()
-    rest = b" " + text.ljust(4096 - len(magic) - 64 - 2) + b"\n"
-    if dice.random() < 0.3:
-        body = change_bytes(body, dice)
-    return magic + sha256(rest).hexdigest().encode() + rest + body
-
-
 def _change_parquet(content: bytes, dice: Dice) -> bytes:
     """The rows with another column, or with one of another type."""
     import pyarrow as pa
@@ -391,7 +261,7 @@ _CHANGES: dict[str, Callable[[bytes, Dice], bytes]] = {
     ".json": _change_json,
     ".jsonl": _change_lines,
     ".safetensors": _change_safetensors,
-    ".tokens": _change_tokens,
+    ".tokens": change_tokens,
     ".parquet": _change_parquet,
     **dict.fromkeys((".sh", ".txt", ".jinja", ".toml"), _change_text),
 }

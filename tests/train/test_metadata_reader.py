@@ -316,7 +316,7 @@ def test_metadata_of_another_size_is_not_read(reader):
     """More bytes than the manifest says, or fewer, or more than fit into memory."""
     content = pickle.dumps(made({"x": (torch.uint8, (8,))}))
     for size_bytes in (0, len(content) - 1, len(content) + 1):
-        with pytest.raises(StoreError, match=f"not the {size_bytes} bytes of the manifest"):
+        with pytest.raises(StoreError, match=r"more than \d+ bytes|bytes, and the manifest says"):
             reader(content, size_bytes).read_metadata()
     with pytest.raises(StoreError, match="planner reads metadata of at most 2147483648 bytes"):
         reader(content, 2**50).read_metadata()

@@ -104,7 +104,7 @@ def read(storage: Storage, manifest: Manifest, beginning: str = "") -> Iterator[
         except CheckpointException as error:
             raise StoreError(f"{folder}: cannot load {name}: {_reason(error)}") from error
         except RuntimeError as error:
-            raise StoreError(f"{folder}: cannot load {name}: {error}") from error
+            raise StoreError(f"{folder}: cannot load {name}: {str(error).splitlines()[0]}") from error
         yield name, tensor
 
 

@@ -1,6 +1,5 @@
 """A DCP checkpoint reader that reads only tensors, even from untrusted files. It reads the metadata once."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,20 +16,18 @@ from planner.train.checkpoints.metadata_reader import NotTensorMetadata
 _METADATA = ".metadata"
 # 140 bytes for each shard (measured, 57,600 shards): 15 million shards, such as 5,000 tensors on 3,000 workers.
 _MAX_BYTES = 2**31
-_PIECE_BYTES = 2**20
 
 
 class TensorReader(FileSystemReader):
-    """DCP's reader for local folders, with planner's own reader of the metadata."""
+    """DCP's reader for local folders, with planner's own reader of the metadata.
 
-    def __init__(self, path: str, file_sizes: Mapping[str, int]) -> None:
-        """Read the files of a commit in the folder `path`.
+    It reads a commit whose files' digests were checked, and opens no other file.
+    """
 
-        `file_sizes` has the names of the files whose digests were checked, and their sizes in bytes. No other file is
-        opened.
-        """
-        super().__init__(path)
-        self._file_sizes = file_sizes
+    def __init__(self, storage: Storage, manifest: Manifest) -> None:
+        super().__init__(storage.path(manifest.folder))
+        self._storage, self._name = storage, f"{manifest.folder}/{_METADATA}"
+        self._file_sizes = {file.name: file.size_bytes for file in manifest.files}
         self._metadata: Metadata | None = None
 
     # Without a parameter `kwargs`, DCP does not look for a file of each worker after an error.
@@ -48,33 +45,26 @@ class TensorReader(FileSystemReader):
         return replace(self._metadata, storage_meta=replace(meta, load_id=self.load_id))
 
     def _read_metadata(self) -> Metadata:
-        path = str(self._get_metadata_path())
-        content = self._content(path)
+        content = self._content()
         try:
             return metadata_reader.read_metadata(content, self._file_sizes)
         except NotTensorMetadata as error:
-            raise StoreError(f"{path}: not the metadata of a checkpoint of tensors ({error})") from error
+            raise StoreError(f"{self._name}: not the metadata of a checkpoint of tensors ({error})") from error
 
-    def _content(self, path: str) -> bytes:
+    def _content(self) -> bytes:
         """The bytes of the metadata, which are as many as the manifest says.
 
         Raises:
             StoreError: there are more or fewer, or the file cannot be read.
         """
         if (size := self._file_sizes.get(_METADATA)) is None:
-            raise StoreError(f"{path}: the manifest does not know this file")
+            raise StoreError(f"{self._name}: the manifest does not know this file")
         if size > _MAX_BYTES:
-            raise StoreError(f"{path}: {size} bytes. planner reads metadata of at most {_MAX_BYTES} bytes")
-        content = bytearray()
-        try:
-            with self.fs.create_stream(path, "rb") as stream:
-                while len(content) <= size and (piece := stream.read(_PIECE_BYTES)):
-                    content += piece
-        except OSError as error:
-            raise StoreError(f"{path}: cannot be read: {error.strerror or error}") from error
+            raise StoreError(f"{self._name}: {size} bytes. planner reads metadata of at most {_MAX_BYTES} bytes")
+        content = self._storage.read(self._name, max(size, 0))
         if len(content) != size:
-            raise StoreError(f"{path}: its size is not the {size} bytes of the manifest")
-        return bytes(content)
+            raise StoreError(f"{self._name}: {len(content)} bytes, and the manifest says {size}")
+        return content
 
 
 class _RemoteTensorReader(TensorReader, FsspecReader):  # type: ignore[misc]
@@ -84,4 +74,4 @@ class _RemoteTensorReader(TensorReader, FsspecReader):  # type: ignore[misc]
 def tensor_reader(storage: Storage, manifest: Manifest) -> TensorReader:
     """A reader of the files that a commit's manifest names."""
     kind = TensorReader if storage.is_local else _RemoteTensorReader
-    return kind(storage.path(manifest.folder), {file.name: file.size_bytes for file in manifest.files})
+    return kind(storage, manifest)
