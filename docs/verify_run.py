@@ -733,7 +733,7 @@ def check_ledger(
     for each in described:
         if any(header[key] != each[key] for key in PROMISED):
             found.append(f"is of another run, place, plan, length, machine or job than {each['called']}")
-    found += first_of(check_numbers(links, described, is_whole=not torn))
+    found += first_of(check_numbers(links, described, has_all=not torn))
     return [record for _, record in links[:length]], [record for _, record in links[length:]], found
 
 
@@ -749,7 +749,7 @@ def check_beginning(header: dict, parent: dict, generation: int) -> Iterator[str
         yield f"does not begin where {parent['name'] or 'nothing'} ended, at sample {parent['cursor']}"
 
 
-def check_numbers(links: list[tuple[str, dict]], described: list[dict], *, is_whole: bool) -> Iterator[str]:
+def check_numbers(links: list[tuple[str, dict]], described: list[dict], *, has_all: bool) -> Iterator[str]:
     """Yield each number of a record, or of a manifest, that does not follow from its place in the ledger."""
     header = links[0][1]
     size, step, cursor = header["identity"]["global_batch"], header["step"], header["cursor"]
@@ -773,12 +773,15 @@ def check_numbers(links: list[tuple[str, dict]], described: list[dict], *, is_wh
     yield from check_commit_numbers(header, placed)
     yield from check_measurements(header, placed)
     for each in described:
-        yield from check_place(each, places.get(each["ledger_head"]), is_whole=is_whole)
+        yield from check_place(each, places.get(each["ledger_head"]), has_all=has_all)
 
 
-def check_place(manifest: dict, place: tuple[int, int] | None, *, is_whole: bool) -> Iterator[str]:
-    """Yield what is wrong with a manifest's numbers. `place` is the step and the sample at the head that it names."""
-    if place is None and is_whole:
+def check_place(manifest: dict, place: tuple[int, int] | None, *, has_all: bool) -> Iterator[str]:
+    """Yield what is wrong with a manifest's numbers. `place` is the step and the sample at the head that it names.
+
+    `has_all` says whether the whole ledger could be read.
+    """
+    if place is None and has_all:
         yield f"its ledger does not reach the head that {manifest['called']} names"
     elif place not in {None, (manifest["step"], manifest["cursor"])}:
         said = f"step {manifest['step']} and sample {manifest['cursor']}"
