@@ -2,10 +2,11 @@
 
     python docs/verify_run.py RUN [--data PATH] [--list]
 
-Exit codes: 0 clean, 1 not clean, 2 wrong usage, 3 clean as far as checked, but the samples (4), or the settings of an
-objective that another package brings, were not checked.
-Needs Python 3.11 or newer, nothing else, and memory for twice the data. For data `python-stdlib` it needs the same
-Python that trained. It checks:
+Exit codes: 0 clean, 1 not clean, 2 wrong usage or too little memory, 3 clean as far as checked, but the samples (4), or
+the settings of an objective that another package brings, were not checked.
+Needs Python 3.11 or newer, nothing else, and memory for twice the data and seven times the largest ledger. For data
+`python-stdlib` it needs the same Python that trained. A job may name any path as its data: for a stranger's run, say
+where the data is with --data. It checks:
 1. The files: each is a regular file inside the run's folder and of a bounded size. Manifests have their seal, records
    the form that planner writes. The files of the newest commit have their size and SHA-256. Each commit on record has
    the manifest whose SHA-256 the ledger holds. Each commit that a generation continued from or went past is on record.
@@ -58,8 +59,8 @@ SHOWN = 5
 FORMAT = 1  # of run.json, manifests, held steps, jobs and token files
 LEDGER_FORMAT = 2
 LAYOUTS = (1,)  # the versions of a plan's arithmetic that this script knows
-MOST_BYTES, MOST_LEDGER_BYTES = 2**26, 2**30  # a file of the run, and a ledger. planner writes no larger ones
-MOST_GLOBAL_BATCH = 2**20
+MOST_BYTES, MOST_LINE_BYTES = 2**30, 2**26  # of a manifest or a job, and of a ledger's line
+MOST_GLOBAL_BATCH, MOST_WORKERS = 2**20, 65_536
 RATE_TOLERANCE = 1e-12  # of the peak: a cosine's last bits differ from machine to machine
 PAIRWISE = ("pairwise_feedback", "prompt output_A output_B label")  # a row's type in HALOs, and its keys
 FORMS = {
@@ -82,7 +83,7 @@ FORMS = {
 
 
 GARBAGE = (
-    *(ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RecursionError, TypeError, ValueError),
+    *(ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError),
     struct.error,
 )
 
@@ -348,6 +349,8 @@ def read_samples(path: str, kind: str, loss_on: str, most: int | None, side: str
 
 def read_any(job: dict, path: str) -> tuple[list, str]:
     """Return what the job trains on, and its fingerprint without the held-out rows."""
+    if path.count("**") > 1:  # to look through the same folders again and again may take years
+        raise Wrong(f"the data at {path!r}: this script reads patterns with one ** at most")
     what, model = job["data"], job["model"]
     if "own" in (what["kind"], model["kind"]):
         raise Unread("Python code, which this script does not run: planner audit --code does")
@@ -388,12 +391,21 @@ def open_file(run: Path, name: str) -> BinaryIO:
     return open_regular(path)
 
 
-def read_file(run: Path, name: str, most_bytes: int = MOST_BYTES) -> bytes:
+def read_file(run: Path, name: str) -> bytes:
     """Return the content of a file of the run."""
     with open_file(run, name) as stream:
-        if os.fstat(stream.fileno()).st_size > most_bytes:
-            raise Wrong(f"{name!r} has more than {most_bytes} bytes, so planner did not write it")
+        if os.fstat(stream.fileno()).st_size > MOST_BYTES:
+            raise Wrong(f"{name!r} has more than {MOST_BYTES} bytes, so planner did not write it")
         return stream.read()
+
+
+def read_lines(run: Path, generation: int) -> Iterator[bytes]:
+    """Yield the lines of a ledger. A torn last line, as a crash leaves it, does not count."""
+    with open_file(run, f"ledger/{generation:06d}.jsonl") as stream:
+        while (line := stream.readline(MOST_LINE_BYTES)).endswith(b"\n"):
+            yield line[:-1]
+        if len(line) == MOST_LINE_BYTES:
+            raise Wrong(f"its ledger has a line of {MOST_LINE_BYTES} bytes, so planner did not write it")
 
 
 def names_in(run: Path, folder: str, form: str) -> list[str]:
@@ -448,7 +460,9 @@ def in_form(form: str) -> Callable[[object], bool]:
 
 def each_is(kind: type, test: Callable[[object], bool]) -> Callable[[object], bool]:
     """Return a test for lists, or for objects, of such values."""
-    return lambda value: type(value) is kind and all(map(test, value.values() if kind is dict else value))
+    if kind is dict:
+        return lambda value: type(value) is dict and all(map(is_text, value)) and all(map(test, value.values()))
+    return lambda value: type(value) is kind and all(map(test, value))
 
 
 def has_keys(given: dict[str, Callable[[object], bool]], **optional: Callable[[object], bool]) -> Callable:
@@ -472,7 +486,8 @@ IS_DIGEST = in_form("[0-9a-f]{64}")
 IS_IDENTITY = has_keys(
     keys("global_batch seed", is_whole) | keys("optimizer equality", is_text) | keys("data model recipe", IS_DIGEST)
 )
-IS_FILE = has_keys({"name": in_form("[A-Za-z0-9_.-]+"), "size_bytes": is_whole, "sha256": IS_DIGEST})
+IS_RUN = has_keys({"run_id": is_text, "created_s": is_number}, format=is_whole)
+IS_FILE = has_keys({"name": in_form(r"\.?[A-Za-z0-9_-][A-Za-z0-9_.-]*"), "size_bytes": is_count, "sha256": IS_DIGEST})
 OF_RUN = (
     keys("run_id parent plan_digest", is_text)
     | keys("generation world_size", is_whole)
@@ -532,14 +547,14 @@ def require_record(record: object, where: str) -> None:
         raise Wrong(f"{where} is no record that planner writes")
 
 
-def read_manifest(run: Path, name: str, run_id: str, folder: str = "manifests") -> dict:
+def read_manifest(run: Path, name: str, run_id: str | None, folder: str = "manifests") -> dict:
     """Return a commit's or a held step's manifest."""
     value, digest = read_sealed(run, f"{folder}/{name}.json", "its manifest")
     if not IS_MANIFEST(value):
         raise Wrong("its manifest is none that planner writes")
     if (value["name"], f"{value['step']:012d}-{value['generation']:06d}") != (name, name):
         raise Wrong("its manifest is another commit's")
-    if run_id not in {"", value["run_id"]}:
+    if run_id not in {None, value["run_id"]}:
         raise Wrong("its manifest is of another run")
     shards = value.get("shards", {})
     if folder == "held" and (value["files"] or value["tensors"] or not shards):
@@ -560,11 +575,10 @@ def is_shard(name: str, world_size: int) -> bool:
 def read_links(run: Path, generation: int, head: str) -> tuple[list[tuple[str, dict]], str]:
     """Return a generation's records, each with the chain's head after it, and why the rest cannot be read.
 
-    `head` is that of the step that it began at. A torn last line, as a crash leaves it, does not count.
+    `head` is that of the step that it began at.
     """
-    lines = read_file(run, f"ledger/{generation:06d}.jsonl", MOST_LEDGER_BYTES).split(b"\n")
     links: list[tuple[str, dict]] = []
-    for number, line in enumerate(lines[:-1], 1):
+    for number, line in enumerate(read_lines(run, generation), 1):
         found = re.fullmatch(rb'\{"head":"([0-9a-f]{64})","record":(.*)\}', line)
         head = sha256(head.encode() + found[2]).hexdigest() if found else ""
         if not found or found[1].decode() != head:
@@ -583,16 +597,15 @@ def read_links(run: Path, generation: int, head: str) -> tuple[list[tuple[str, d
 
 
 def read_header(run: Path, generation: int) -> dict | None:
-    """Return a generation's first record, which is not checked against the chain. None if it cannot be read."""
-    try:
-        with open_file(run, f"ledger/{generation:06d}.jsonl") as stream:
-            record = json.loads(stream.readline(2**18))["record"]
-        if record["kind"] != "generation":
-            return None
-    except (Wrong, *GARBAGE):
+    """Return a generation's first record, which is not checked against the chain. None if it is torn."""
+    line = next(read_lines(run, generation), None)
+    if line is None:
         return None
-    require_format(record.get("format"), "its ledger", LEDGER_FORMAT)
-    return record if IS_RECORD["generation"](record) else None
+    record = json.loads(line)["record"]
+    require_record(record, "line 1 of its ledger")
+    if record["kind"] != "generation":
+        raise Wrong("its ledger does not begin with a header")
+    return record
 
 
 def read_job(run: Path, digest: str) -> dict:
@@ -604,6 +617,9 @@ def read_job(run: Path, digest: str) -> dict:
     require_format(job.get("format"), "its job")
     if not 0 < job["batch"]["global"] <= MOST_GLOBAL_BATCH:
         raise Wrong(f"its job has a global batch of {job['batch']['global']!r} samples")
+    kinds = [section["kind"] for section in (job["model"], job["data"], job["objective"], job["train"]["optimizer"])]
+    if 0 < kinds.count("own") < len(kinds):
+        raise Wrong("its job has kind own in some of model, data, objective and optimizer, and not in all")
     return job
 
 
@@ -768,6 +784,9 @@ def check_numbers(links: list[tuple[str, dict]], described: list[dict], *, has_a
         if record["kind"] in {"step", "eval"} and record["step"] != step:
             what = "a step" if record["kind"] == "step" else "an evaluation"
             yield f"the record of {what} says {record['step']}, and by its place in the ledger it is {step}"
+    evaluated = [record["step"] for _, record in placed if record["kind"] == "eval"]
+    for step in sorted(step for step in {*evaluated} if evaluated.count(step) > 1):
+        yield f"its ledger has two evaluations before step {step}"
     if any(record["kind"] == "generation" for _, record in placed[1:]):
         yield "its ledger has a second header"
     yield from check_commit_numbers(header, placed)
@@ -825,13 +844,18 @@ def check_generation(
     header = records[0]
     identity = header["identity"]
     is_finished = end["step"] == header["total_steps"] and not end.get("shards")
-    if identity["equality"] == "bitwise" and is_finished and not end["tensors"]:
-        yield f"is finished and bitwise, and commit {end['name']} has no certificate"
+    for each in described:
+        is_certified = each is end and is_finished and identity["equality"] == "bitwise"
+        if is_certified and not each["tensors"]:
+            yield f"is finished and bitwise, and commit {each['name']} has no certificate"
+        if each["tensors"] and not (identity["equality"] == "bitwise" and each["step"] == header["total_steps"]):
+            yield f"{each['called']}: it has a certificate, and only the last commit of a bitwise run has one"
     job = read_job(run, header["job_digest"])
     yield from check_settings(header, parent.get("identity", identity), job, unread)
     rows = None
     try:
-        rows, fingerprint = read_any(job, data or job["data"]["path"])
+        if identity["global_batch"] == job["batch"]["global"]:
+            rows, fingerprint = read_any(job, data or job["data"]["path"])
     except Unread as error:
         unread.append(("samples", f"they were made by {error}"))
     if rows is not None:
@@ -863,7 +887,7 @@ def check_settings(header: dict, before: dict, job: dict, unread: list[tuple[str
         yield f"batch.max_micro is {header['max_micro']} on record, and its job says {job['batch']['max_micro']!r}"
     if header["layout_version"] not in LAYOUTS:
         yield f"its plan has layout version {header['layout_version']}, and this script knows {LAYOUTS[-1]}"
-    elif header["world_size"] < 1 or plan_digest(header) != header["plan_digest"]:
+    elif not 0 < header["world_size"] <= MOST_WORKERS or plan_digest(header) != header["plan_digest"]:
         yield f"its plan is not what layout version {header['layout_version']} gives"
 
 
@@ -971,7 +995,7 @@ def check_evaluations(records: list[dict], header: dict, job: dict, rows: list |
         tokens = sum(fed(rows[row])[0] for row in chosen)
     for record in records:
         where = f"the evaluation before step {record['step']}"
-        if record["samples"] != held_out:
+        if not held_out or record["samples"] != held_out:
             yield f"{where}: it has {record['samples']} samples on record, and its job says {held_out!r}"
         if record["step"] % every and record["step"] != total:
             yield f"{where}: none was due there"
@@ -982,40 +1006,61 @@ def check_evaluations(records: list[dict], header: dict, job: dict, rows: list |
 # -- the whole run
 
 
-def read_commits(run: Path, run_id: str, findings: list[str]) -> dict[str, dict]:
-    """Return the readable manifests by name. Those that differ from the ledger's record become findings."""
-    sealed: dict[str, str] = {}
+NAME = "[0-9]{12}-[0-9]{6}"
+
+
+def read_commits(run: Path, run_id: str | None, findings: list[str]) -> dict[str, dict]:
+    """Return the readable manifests by name, oldest first. Those that are not as the ledgers say become findings.
+
+    A run may go on meanwhile. So the names are listed before the ledgers are read.
+    """
+    listed = names_in(run, "manifests", rf"{NAME}\.json")
+    recorded: dict[str, str] = {}
     for ledger in names_in(run, "ledger", r"[0-9]{6}\.jsonl"):
         with noting(findings, f"ledger {ledger}"):
-            text = read_file(run, f"ledger/{ledger}.jsonl", MOST_LEDGER_BYTES)
-            form = rb'"kind":"commit","name":"([0-9]{12}-[0-9]{6})","seconds":[^,]*,"sha256":"(\w*)"'
-            for name, digest in re.findall(form, text):
-                sealed.setdefault(name.decode(), digest.decode())  # of two, the first counts
-    commits = {}
-    for name in sorted({*names_in(run, "manifests", r"[0-9]{12}-[0-9]{6}\.json"), *sealed}):
-        with noting(findings, f"commit {name}"):
+            for line in read_lines(run, int(ledger)):
+                form = rb'"kind":"commit","name":"([0-9]{12}-%s)","seconds":[^,]*,"sha256":"([0-9a-f]*)"'
+                if b'"kind":"commit"' in line and (found := re.search(form % ledger.encode(), line)):
+                    recorded.setdefault(found[1].decode(), found[2].decode())  # of two, the first counts
+    commits, unreadable = {}, {}
+    for name in sorted({*listed, *recorded}, key=by_age):
+        wrong: list[str] = []
+        with noting(wrong, f"commit {name}"):
             commits[name] = read_manifest(run, name, run_id)
-            if sealed.get(name, commits[name]["sha256"]) != commits[name]["sha256"]:
+            if recorded.get(name, commits[name]["sha256"]) != commits[name]["sha256"]:
                 findings.append(f"commit {name}: its manifest is not the one that the ledger records")
-    for name, after in pairwise(sorted(commits, key=lambda name: (name[13:], name[:12]))):
-        if name not in sealed and name[13:] == after[13:]:
+        if wrong:
+            unreadable[name] = wrong[0]
+    # A driver that died may have left a torn manifest, from which nothing went on.
+    newest = max(map(by_age, commits), default=("", ""))
+    findings += [words for name, words in unreadable.items() if name in recorded or by_age(name) > newest]
+    for name, after in pairwise(name for name in commits if name in listed):
+        if name not in recorded and name[13:] == after[13:]:
             findings.append(f"commit {name}: the ledger has no record of it, and its generation went on")
     return commits
 
 
-def read_held(run: Path, run_id: str, headers: dict[int, dict], findings: list[str]) -> dict[int, dict]:
-    """Return generation -> readable manifest of the held step that it resumed from in memory."""
+def by_age(name: str) -> tuple[str, str]:
+    """Return the key that sorts names of steps: by generation, then by step."""
+    return name[13:], name[:12]
+
+
+def read_held(run: Path, run_id: str | None, headers: dict[int, dict], findings: list[str]) -> dict[str, dict]:
+    """Return the readable manifests of held steps by name. Those that are not as headers say become findings."""
     held = {}
-    for generation, header in headers.items():
-        if not header.get("parent_is_held"):
-            continue
-        with noting(findings, f"generation {generation}, resumed from memory"):
-            if not re.fullmatch("[0-9]{12}-[0-9]{6}", header["parent"]):
+    named = {header["parent"]: generation for generation, header in headers.items() if header.get("parent_is_held")}
+    for name in sorted({*names_in(run, "held", rf"{NAME}\.json"), *named}):
+        with noting(findings if name in named else [], f"generation {named.get(name)}, resumed from memory"):
+            if not re.fullmatch(NAME, name):
                 raise Wrong("its parent has no name of a step")
-            manifest = read_manifest(run, header["parent"], run_id, "held")
-            if manifest["sha256"] != header["parent_sha256"]:
-                raise Wrong(f"{manifest['called']}: its manifest is not the one that this generation went on from")
-            held[generation] = manifest
+            held[name] = read_manifest(run, name, run_id, "held")
+    for generation, header in headers.items():
+        manifest = held.get(header["parent"]) if header.get("parent_is_held") else None
+        if manifest is not None and manifest["sha256"] != header["parent_sha256"]:
+            findings.append(
+                f"generation {generation}, resumed from memory: {manifest['called']}: its manifest is not the one that "
+                "this generation went on from"
+            )
     return held
 
 
@@ -1033,19 +1078,22 @@ def check_files(run: Path, newest: dict, findings: list[str]) -> None:
 
 def check(run: Path, data: str, findings: list[str], unread: list[tuple[str, str]], *, listed: bool) -> str:
     """Collect what is wrong with the run, and return a summary of it."""
-    run_id = ""
+    run_id = None
     with noting(findings, "run.json"):
-        run_id = read_sealed(run, "run.json", "the run's name")[0]["run_id"]
+        value, _ = read_sealed(run, "run.json", "the run's name")
+        if not IS_RUN(value):
+            raise Wrong("it is none that planner writes")
+        run_id = value["run_id"]
+    commits = read_commits(run, run_id, findings)
     headers = {}
     for number in map(int, names_in(run, "ledger", r"[0-9]{6}\.jsonl")):
         with noting(findings, f"generation {number}"):
             if header := read_header(run, number):
                 headers[number] = header
-    commits = read_commits(run, run_id, findings)
     held = read_held(run, run_id, headers, findings)
     if not commits:
         raise Wrong("no commit can be read here, so there are no weights to account for")
-    newest = end = commits[max(commits, key=lambda name: (name[13:], name[:12]))]
+    newest = end = commits[max(commits, key=by_age)]
     print(f"run {newest['run_id']!r}, commit {newest['name']}: step {newest['step']} of {newest['total_steps']}")
     weights = {name: digest for name, digest in newest["tensors"].items() if name.startswith("model/")}
     joint = sha256(json.dumps(weights, sort_keys=True).encode()).hexdigest()
@@ -1056,17 +1104,16 @@ def check(run: Path, data: str, findings: list[str], unread: list[tuple[str, str
     ends: dict[int, dict] = {}
     while end is not START and end["generation"] not in ends:
         ends[end["generation"]] = end
-        end = parent_of(end["generation"], end["parent"], commits, held)
+        end = parent_of(end["parent"], headers.get(end["generation"]), commits, held)
     for number in sorted({*headers, *ends}):
         with noting(findings, f"generation {number}"):
             end, name = ends.get(number), (ends.get(number) or headers[number])["parent"]
-            parent = parent_of(number, name, commits, held)
+            parent = parent_of(name, headers.get(number), commits, held)
             described = [each for each in (*commits.values(), *held.values()) if each["generation"] == number]
             if end is not None:
                 origin = ", from memory" if parent.get("shards") else ""
-                print(
-                    f"generation {number}: {end['world_size']} workers, steps [{parent['step']}, {end['step']}){origin}"
-                )
+                steps = f"steps [{parent['step']}, {end['step']}){origin}"
+                print(f"generation {number}: {end['world_size']} workers, {steps}")
             if name != parent["name"]:
                 raise Wrong(f"the step that it went on from, {name!r}, has no good manifest, or one of another run")
             if end is None:
@@ -1077,9 +1124,11 @@ def check(run: Path, data: str, findings: list[str], unread: list[tuple[str, str
     return f"{newest['step']} steps used positions [0, {newest['cursor']}) of the order, each exactly once"
 
 
-def parent_of(generation: int, name: str, commits: dict[str, dict], held: dict[int, dict]) -> dict:
-    """Return the manifest of the step that a generation began at. `START` if there is none."""
-    return held.get(generation) or commits.get(name, START)
+def parent_of(name: str, header: dict | None, commits: dict[str, dict], held: dict[str, dict]) -> dict:
+    """Return the manifest of the step that a generation of this header began at. `START` if there is none."""
+    is_held = header is not None and header.get("parent_is_held", False)
+    found = held.get(name) if is_held or name not in commits else commits[name]
+    return found or START
 
 
 def printable(text: str) -> str:
@@ -1099,8 +1148,12 @@ def main() -> int:
     sys.stdout.reconfigure(errors="backslashreplace")
     findings: list[str] = []
     unread: list[tuple[str, str]] = []
-    with noting(findings, arguments.run):
-        account = check(arguments.run, arguments.data, findings, unread, listed=arguments.list)
+    try:
+        with noting(findings, arguments.run):
+            account = check(arguments.run, arguments.data, findings, unread, listed=arguments.list)
+    except MemoryError:
+        print("verify_run: NOT CHECKED. There is too little memory here for this run")
+        return 2
     for finding in findings:
         print(f"WRONG {printable(finding)}")
     for what, reason in dict.fromkeys(unread):

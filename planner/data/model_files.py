@@ -70,10 +70,14 @@ def folder_here(path: str, revision: str | None = None) -> Path | None:
         UserError: `path` is neither a folder nor a name on the hub.
     """
     local = expanded(path)
-    if local.is_dir():
+    try:
+        is_folder, is_there = local.is_dir(), local.exists()
+    except OSError as error:  # such as a name that is too long
+        raise UserError(f"model.path: {path[:80]!r} is no path here: {error.strerror}") from error
+    if is_folder:
         return local
-    if local.exists() or path.startswith(("/", ".", "~")) or path.count("/") > 1:
-        what = "not a folder" if local.exists() else "no such folder"
+    if is_there or path.startswith(("/", ".", "~")) or path.count("/") > 1:
+        what = "not a folder" if is_there else "no such folder"
         raise UserError(f"model.path: {path}: {what}. Write the folder that has {CONFIG}")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError

@@ -23,19 +23,29 @@ def check_certificate(storage: Storage, lineage: Lineage, tensor_digests: Tensor
     findings = []
     if not newest.files:
         findings.append(f"commit {newest.name}: it names no files, so there are no weights")
-    if _is_finished_bitwise(lineage) and not newest.tensors:
-        findings.append(f"commit {newest.name}: a finished bitwise run has a certificate, and this one has none")
+    findings += _check_presence(lineage)
     if newest.tensors and tensor_digests is not None and lineage.has_files:
         findings += _check_tensors(storage, newest, tensor_digests)
     return findings
 
 
-def _is_finished_bitwise(lineage: Lineage) -> bool:
-    """Whether the last segment's header says so. A manifest could be altered to look unfinished."""
-    if not lineage.segments:
-        return False
-    header = lineage.segments[-1].header
-    return header.identity.equality == "bitwise" and lineage.newest.step == header.total_steps
+def _check_presence(lineage: Lineage) -> list[str]:
+    """Check that the last commits of finished `bitwise` parts have certificates, and that no other commit has one.
+
+    By the headers: a manifest could be altered to look unfinished. A job may have been extended after it was finished.
+    """
+    findings = []
+    for segment in lineage.segments:
+        header = segment.header
+        for commit in lineage.manifests.of_generation(header.generation):
+            is_last = header.identity.equality == "bitwise" and commit.step == header.total_steps
+            if commit.tensors and not is_last:
+                findings.append(
+                    f"{commit.title}: it has a certificate, and only the last commit of a bitwise run has one"
+                )
+            if is_last and not commit.tensors and not commit.is_held and segment.end_step == commit.step:
+                findings.append(f"{commit.title}: a finished bitwise run has a certificate, and this one has none")
+    return findings
 
 
 def _check_tensors(storage: Storage, newest: Manifest, tensor_digests: TensorDigests) -> list[str]:

@@ -197,7 +197,8 @@ def check_discarded(run: RunFolder, generation: int, manifests: Manifests) -> li
     """
     where, header = f"ledger of generation {generation}", header_of(run, generation)
     if header is None:
-        return []
+        is_torn = b"\n" not in run.storage.read_first(segment_name(generation), _HEADER_BYTES)
+        return [] if is_torn else [f"{where}: it does not begin with a header"]
     described = manifests.of_generation(generation)
     numbers = RecordNumbers(header, described)
     try:
@@ -205,7 +206,9 @@ def check_discarded(run: RunFolder, generation: int, manifests: Manifests) -> li
         parent = manifests.parent_of(generation, header.parent, is_held=is_held) if header.parent else None
         beginning = _check_beginning(run, header, parent, where)
         links = read_segment(run.storage, generation, parent.ledger_head if parent else NO_HEAD)
-        first = next(links)
+        first = next(links, None)
+        if first is None:  # the header is torn
+            return []
         _header(first, generation, where)
         for link in chain([first], links):
             numbers.take(link)

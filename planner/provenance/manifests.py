@@ -13,18 +13,23 @@ Readable = Manifest | StoreError
 
 @dataclass(frozen=True, kw_only=True)
 class Manifests:
-    """What `manifests/` and `held/` of a run hold. Names are by generation and then by step, oldest first."""
+    """What `manifests/` and `held/` of a run held when they were read.
 
+    Names are by generation and then by step, oldest first. A run may go on meanwhile, so a name that a ledger has and
+    that is not here is read from the run.
+    """
+
+    run: RunFolder
     commits: Mapping[str, Readable]
     held: Mapping[str, Readable]
 
     def commit(self, name: str) -> Manifest:
-        """The manifest of a commit whose name is in `commits`.
+        """The manifest of a commit.
 
         Raises:
-            StoreError: it cannot be read.
+            StoreError: it is gone or cannot be read.
         """
-        return _readable(self.commits[name])
+        return _readable(self.commits[name]) if name in self.commits else self.run.manifest(name)
 
     def parent_of(self, generation: int, name: str, *, is_held: bool) -> Manifest:
         """The manifest of the step that a generation resumed from.
@@ -33,16 +38,16 @@ class Manifests:
             NewerFormat: another version of planner wrote it.
             StoreError: it is gone or cannot be read.
         """
-        found = self.held.get(name) if is_held or name not in self.commits else self.commits[name]
-        missing = StoreError(f"{'held' if is_held else 'manifests'}/{name}.json is missing")
-        if isinstance(found, NewerFormat) or not is_held:
-            return _readable(found or missing)
-        if isinstance(found, Manifest):
-            return found
-        raise StoreError(
-            f"generation {generation} resumed from memory at held step {name}, and its manifest is no good: "
-            f"{found or missing}"
-        )
+        if not is_held and (name in self.commits or name not in self.held):
+            return self.commit(name)
+        try:
+            return _readable(self.held[name]) if name in self.held else self.run.held(name)
+        except NewerFormat:
+            raise
+        except StoreError as error:
+            raise StoreError(
+                f"generation {generation} resumed from memory at held step {name}, and its manifest is no good: {error}"
+            ) from error
 
     def of_generation(self, generation: int) -> list[Manifest]:
         """The readable manifests of a generation's commits and held steps."""
@@ -56,7 +61,7 @@ def read_manifests(run: RunFolder) -> Manifests:
     Raises:
         StoreError: the store cannot be reached.
     """
-    return Manifests(commits=_read(run.commits(), run.manifest), held=_read(run.held_steps(), run.held))
+    return Manifests(run=run, commits=_read(run.commits(), run.manifest), held=_read(run.held_steps(), run.held))
 
 
 def _read(names: Iterable[str], read: Callable[[str], Manifest]) -> dict[str, Readable]:

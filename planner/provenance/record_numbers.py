@@ -33,7 +33,7 @@ class RecordNumbers:
         self._size = header.identity.global_batch
         self._step, self._cursor = header.step, header.cursor
         self._measured, self._committed = header.step, -1
-        self._has_begun = False
+        self._evaluated, self._has_begun = -1, False
         self._waiting: defaultdict[str, list[Manifest]] = defaultdict(list)
         for manifest in manifests:
             # A step may have two: it was held, another generation resumed from it, and then it became durable.
@@ -70,8 +70,8 @@ class RecordNumbers:
                 return [f"{self._where}: it has a second header"] if self._has_begun else []
             case StepRecord():
                 return self._wrong_step(record)
-            case EvalRecord() if record.step != self._step:
-                return [self._misplaced("an evaluation", record.step)]
+            case EvalRecord():
+                return self._wrong_evaluation(record)
             case CommitRecord():
                 return self._wrong_commit(record)
             case MeasurementRecord():
@@ -90,6 +90,14 @@ class RecordNumbers:
         if record.samples != self._size:
             self.miscounts.append(f"step {self._step}: computed {record.samples} samples instead of {self._size}")
         return findings
+
+    def _wrong_evaluation(self, record: EvalRecord) -> list[str]:
+        if record.step != self._step:
+            return [self._misplaced("an evaluation", record.step)]
+        if record.step == self._evaluated:
+            return [f"{self._where}: it has two evaluations before step {record.step}"]
+        self._evaluated = record.step
+        return []
 
     def _wrong_commit(self, record: CommitRecord) -> list[str]:
         """A commit may be recorded after later steps, and never before an earlier commit."""

@@ -7,7 +7,7 @@ from planner.errors import StoreError
 from planner.provenance.lineage import Lineage, Segment, check_discarded, header_of, replaced_text
 from planner.provenance.manifests import Manifests
 from planner.store.commit_names import named
-from planner.store.ledger import recorded_commits, segment_name
+from planner.store.ledger import recorded_commits, segment_lines, segment_name
 from planner.store.run_folder import RunFolder, commit_of
 
 
@@ -27,20 +27,22 @@ def check_records(run: RunFolder, lineage: Lineage, known: Sequence[str]) -> lis
     Manifests are never removed. The last commit of a generation may lack a record, because its worker may have died
     before writing it. Findings in `known` are not repeated.
     """
-    commits, findings = lineage.manifests.commits, []
+    manifests, findings = lineage.manifests, []
     recorded = {
         name: digest for number in run.segments() for name, digest in recorded_commits(run.storage, number).items()
     }
     for name, digest in recorded.items():
-        found = commits.get(name) or StoreError(f"manifests/{name}.json is missing")
-        if isinstance(found, StoreError):
-            if str(found) not in known:
-                findings.append(f"commit {name} is on record, and its manifest is no good: {found}")
-        elif run.manifest_digest(name) != digest:
+        try:
+            manifests.commit(name)
+        except StoreError as error:
+            if str(error) not in known:
+                findings.append(f"commit {name} is on record, and its manifest is no good: {error}")
+            continue
+        if run.manifest_digest(name) != digest:
             findings.append(f"commit {name}: its manifest is not the one that the ledger records")
     findings += [
         f"commit {name}: the ledger has no record of it, and its generation went on"
-        for name, after in pairwise(commits)
+        for name, after in pairwise(manifests.commits)
         if name not in recorded and commit_of(name)[1] == commit_of(after)[1]
     ]
     return findings + [finding for finding in _check_held(run, lineage.manifests) if finding not in known]
@@ -101,4 +103,7 @@ def _kept_in_memory(run: RunFolder, segments: Sequence[Segment]) -> dict[int, in
 
 def _count_steps(run: RunFolder, generation: int) -> int:
     """The number of steps in a segment outside the lineage. The segment may be torn or missing."""
-    return run.storage.read_from(segment_name(generation), 0).count(b'"kind":"step"')
+    name = segment_name(generation)
+    if not run.storage.exists(name):
+        return 0
+    return sum(b'"kind":"step"' in line for line in segment_lines(run.storage, name))

@@ -223,7 +223,7 @@ def _check_length(segment: Segment, recipe: _Recipe, *, same_data: bool) -> list
 def _check_evaluation(record: EvalRecord, recipe: _Recipe, *, same_data: bool) -> list[str]:
     """Compare an evaluation's samples and tokens, and whether it was due, with the job, and return the findings."""
     where, job, findings = f"the evaluation before step {record.step}", recipe.job, []
-    if record.samples != job.eval.samples:
+    if not job.eval.samples or record.samples != job.eval.samples:
         findings.append(f"{where}: it has {record.samples} samples on record, and its job says {job.eval.samples}")
     if record.step % recipe.lengths.eval_every and record.step != recipe.lengths.total_steps:
         findings.append(f"{where}: none was due there")

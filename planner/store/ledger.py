@@ -17,10 +17,11 @@ from planner.store.records import (
     parse_record,
     require_format,
 )
-from planner.store.storage import MAX_BLOB_BYTES, Storage
+from planner.store.storage import Storage
 
 # A local append takes microseconds. An object store rewrites the object, so records wait there.
 _REMOTE_FLUSH_S = 5.0
+_PIECE_BYTES, _MAX_LINE_BYTES = 2**24, 2**26
 _START, _MIDDLE = '{"head":"', '","record":'
 _BODY_AT = len(_START) + len(NO_HEAD) + len(_MIDDLE)
 
@@ -111,17 +112,38 @@ def read_segment(storage: Storage, generation: int, previous: str) -> Iterator[C
     """
     name = segment_name(generation)
     head = previous
-    content = storage.read(name, MAX_BLOB_BYTES)
-    require_segment_format(content, name)
-    lines = content.decode(errors="replace").split("\n")
-    for number, line in enumerate(lines[:-1], 1):
+    for number, line in enumerate(segment_lines(storage, name), 1):
         where = f"{name}:{number}"
-        written, body = split_line(line, where)
+        written, body = split_line(line.decode(errors="replace"), where)
         record = parse_record(body, where)
         head = chained(head, body)
         if head != written:
             raise StoreError(f"{where}: the chain breaks here. A line was altered, removed or added")
         yield ChainedRecord(record=record, head=head)
+
+
+def segment_lines(storage: Storage, name: str) -> Iterator[bytes]:
+    """Yield the complete lines of a segment, without their ends. A month of short steps may have gigabytes.
+
+    Raises:
+        NewerFormat: another version of planner wrote the segment.
+        StoreError: the segment is missing, or has a line that no version of planner writes.
+    """
+    if not storage.exists(name):
+        raise StoreError(f"{storage.url}: {name} is missing")
+    offset, begun, is_first = 0, b"", True
+    while True:
+        piece = storage.read_part(name, offset, _PIECE_BYTES)
+        *lines, begun = (begun + piece).split(b"\n")
+        if is_first and lines:
+            require_segment_format(lines[0], name)
+            is_first = False
+        yield from lines
+        offset += len(piece)
+        if len(piece) < _PIECE_BYTES:
+            return
+        if len(begun) > _MAX_LINE_BYTES:
+            raise StoreError(f"{storage.url}: {name} has a line of more than {_MAX_LINE_BYTES} bytes")
 
 
 def require_segment_format(content: bytes, where: str) -> None:
@@ -144,22 +166,23 @@ def require_segment_format(content: bytes, where: str) -> None:
 
 
 def recorded_commits(storage: Storage, generation: int) -> dict[str, str]:
-    """Return commit name -> digest of its manifest, for all commits in the readable lines of a segment.
+    """Return commit name -> digest of its manifest, for the generation's commits in the readable lines of its segment.
 
     The chain is not checked. The first of two records of one commit counts.
 
     Raises:
         NewerFormat: another version of planner wrote the segment.
-        StoreError: the segment has more than `MAX_BLOB_BYTES`.
+        StoreError: the segment has a line that no version of planner writes.
     """
     name = segment_name(generation)
     if not storage.exists(name):
         return {}
-    content = storage.read(name, MAX_BLOB_BYTES)
-    require_segment_format(content, name)
     found: dict[str, str] = {}
-    for commit in commits_among(content):
-        found.setdefault(commit.name, commit.sha256)
+    for line in segment_lines(storage, name):
+        # Only these lines are parsed, because a segment may have a million others.
+        if b'"kind":"commit"' in line:
+            of_generation = (commit for commit in commits_among(line) if commit.name.endswith(f"-{generation:06d}"))
+            found |= {commit.name: commit.sha256 for commit in of_generation if commit.name not in found}
     return found
 
 

@@ -233,8 +233,8 @@ _RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator
 class FileDigest(StoredModel):
     """Name, size and digest of one file of a checkpoint."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
-    size_bytes: int
+    name: str = Field(pattern=r"^\.?[A-Za-z0-9_-][A-Za-z0-9_.-]*$")
+    size_bytes: Count
     sha256: Digest
 
 
@@ -321,7 +321,7 @@ class HeldManifest(Manifest):
 
 def _is_shard(name: str, world_size: int) -> bool:
     rank, _, tensor = name.partition("/")
-    return bool(tensor) and len(rank) < 10 and rank.isdecimal() and int(rank) < world_size
+    return bool(tensor) and len(rank) < 10 and rank.isascii() and rank.isdecimal() and int(rank) < world_size
 
 
 def canonical_json(value: object) -> str:
@@ -366,11 +366,11 @@ def unseal(content: bytes, model: type[Sealed], where: str) -> Any:
         raw = document["value"]
         # Checked first, because a commit of a newer version is not torn and must not be passed over.
         require_format(raw.get("format"), model.stored_as, where)
-        value = model.model_validate(raw)
-        digest = _digest_of_raw(raw)
+        text = canonical_json(raw)
+        value = model.model_validate_json(text)  # which also refuses half a character (a lone surrogate)
     except (AttributeError, ValueError, ValidationError, KeyError, TypeError, RecursionError) as error:
         raise StoreError(f"{where}: torn or not written by this version of planner") from error
-    if digest != document.get("sha256"):
+    if chained("", text) != document.get("sha256"):
         raise StoreError(f"{where}: altered since it was written (its digest does not match)")
     return value
 
@@ -386,11 +386,6 @@ def sealed_digest(content: bytes, where: str) -> str:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise StoreError(f"{where}: torn") from error
     return str(digest)
-
-
-def _digest_of_raw(raw: Any) -> str:
-    """The digest of the stored JSON. A field with a default that planner added later does not change it."""
-    return chained("", canonical_json(raw))
 
 
 def parse_record(line: str, where: str) -> Record:

@@ -13,7 +13,7 @@ from planner.store.commit_names import commit_name, commit_of, named, rank
 from planner.store.jobs import Jobs, job_digest, job_file
 from planner.store.ledger import recorded_commits
 from planner.store.records import FileDigest, HeldManifest, Manifest, RunId, digest_of, seal, sealed_digest, unseal
-from planner.store.storage import Storage
+from planner.store.storage import MAX_BLOB_BYTES, Storage
 
 __all__ = ["RunFolder", "commit_name", "commit_of", "job_digest", "job_file", "no_run_error"]
 
@@ -90,7 +90,8 @@ class RunFolder(Jobs, Claims):
 
     def _described(self, name: str, folder: str, kind: type[Manifest]) -> Manifest:
         where = f"{folder}/{name}.json"
-        manifest: Manifest = unseal(self.storage.read(where), kind, where)
+        # A held step names each worker's shards: 110 MB for 512 workers and 2,160 tensors.
+        manifest: Manifest = unseal(self.storage.read(where, MAX_BLOB_BYTES), kind, where)
         names = {name, commit_name(manifest.step, manifest.generation)}
         if manifest.run_id != self.identity().run_id or names != {manifest.name}:
             what = "step" if kind is HeldManifest else "commit"
@@ -131,7 +132,8 @@ class RunFolder(Jobs, Claims):
         if recorded and found != recorded:
             raise ManifestMismatch(
                 f"{self.storage.url}: manifests/{name}.json was replaced: its digest is {found[:16]}, and the ledger "
-                f"records {recorded[:16]}. Restore it, or remove it to resume from the commit before"
+                f"records {recorded[:16]}. Restore it, or remove it to resume from the commit before. Audits "
+                "then say that it is gone"
             )
         return found
 
@@ -189,7 +191,7 @@ class RunFolder(Jobs, Claims):
         return self._stored_digest(f"held/{name}.json")
 
     def _stored_digest(self, where: str) -> str:
-        return sealed_digest(self.storage.read(where), where)
+        return sealed_digest(self.storage.read(where, MAX_BLOB_BYTES), where)
 
     def _is_only_held(self, name: str) -> bool:
         # Both are there if the commit became durable after another generation had resumed from memory.

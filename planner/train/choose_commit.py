@@ -112,7 +112,7 @@ def compare(launch: Launch, run: RunFolder, setup: Setup, manifest: Manifest | N
     unknown = f"the job of the last commit is unknown: jobs/{manifest.job_digest}.json is gone"
     require_same_first_weights(manifest.identity, setup.identity, launch.job, run.storage.url)
     differing = require_same(manifest.identity, setup.identity, changes, launch.accept, run.storage.url)
-    differing += require_same_model(manifest.facts.get(MODEL, ""), setup.model, launch.accept, run.storage.url)
+    differing += require_same_model(str(manifest.facts.get(MODEL, "")), setup.model, launch.accept, run.storage.url)
     differing += _compare_devices(launch, run, setup, manifest)
     if before is None:
         return [*differing, unknown]
@@ -121,7 +121,7 @@ def compare(launch: Launch, run: RunFolder, setup: Setup, manifest: Manifest | N
 
 
 def _compare_devices(launch: Launch, run: RunFolder, setup: Setup, manifest: Manifest) -> list[str]:
-    before = manifest.facts.get("device", "")
+    before = str(manifest.facts.get("device", ""))
     if not (before and setup.device) or before == setup.device:
         return []
     change = f"{DEVICE}: {before} -> {setup.device}"

@@ -217,7 +217,7 @@ def _change_values(opened: Opened, dice: Dice) -> None:
     """One to four values of manifests and records, manifests and headers more often than others."""
     for _ in range(dice.choice([1, 1, 2, 4])):
         holders = [(tree, put) for tree, put in _holders(opened) if not isinstance(tree, str)]
-        first = [each for each in holders if isinstance(each[0], dict) and each[0].get("kind") in {None, "generation"}]
+        first = [each for each in holders if isinstance(each[0], dict) and each[0].get("kind") in (None, "generation")]
         tree, put = dice.choice(first if first and dice.random() < 0.6 else holders)
         put(_changed(tree, dice))
 

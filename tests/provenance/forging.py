@@ -312,6 +312,20 @@ def add_evaluation(run: Path) -> None:
     add_record(run, 3, at, {**found, "step": 7})
 
 
+def add_second_evaluation(run: Path) -> None:
+    """Another evaluation before step 6, with a better loss."""
+    lines = (run / "ledger" / "000003.jsonl").read_text().splitlines()
+    [at] = [number for number, line in enumerate(lines) if '"kind":"eval"' in line]
+    add_record(run, 3, at, {**json.loads(lines[at])["record"], "loss": 1.0})
+
+
+def add_held(run: Path) -> None:
+    """The manifest of a held step that no header names, at another step."""
+    file = run / "held" / "000000000007-000003.json"
+    shutil.copy(manifest(run, HELD), file)
+    reseal(file, lambda value: value.update(name=file.stem, step=7))
+
+
 def add_header(run: Path) -> None:
     """A second header behind the first."""
     line = (run / "ledger" / "000001.jsonl").read_text().splitlines()[0]
@@ -698,7 +712,7 @@ FAULTS = {
     "a forged header that calls its parent durable": Fault(
         rechained(header(4, parent_is_held=False)),
         "it says that it resumed from a durable step, and its parent is not durable but held",
-        f"the step that it went on from, {HELD!r}, has no good manifest",
+        f"generation 4: says of held step {HELD}, where it began, that it was held, or was not",
     ),
     # Ledgers.
     **{
@@ -938,6 +952,39 @@ FAULTS = {
         "ledger of generation 3: its header is that of generation 2",
         "generation 3: its header is that of generation 2",
     ),
+    "two evaluations before one step": Fault(
+        add_second_evaluation,
+        "ledger of generation 3: it has two evaluations before step 6",
+        "generation 3: its ledger has two evaluations before step 6",
+    ),
+    "a discarded ledger without its header": Fault(
+        with_lines(2, lambda lines: lines.__setitem__(0, "garbage")),
+        "ledger of generation 2: it does not begin with a header",
+        "generation 2: missing, torn or garbage",
+        OUTSIDE,
+    ),
+    "a certificate in the midst of a generation": Fault(
+        rechained(alter_manifest=named(MIDST, tensors={"model/w": "0" * 64})),
+        f"commit {MIDST}: it has a certificate, and only the last commit of a bitwise run has one",
+        f"commit {MIDST}: it has a certificate, and only the last commit of a bitwise run has one",
+        SAME_STEPS,
+    ),
+    "a held step on no record at another step": Fault(
+        add_held,
+        "held step 000000000007-000003: it says step 7 and sample 40, and its ledger step 8 and sample 40",
+        "held step 000000000007-000003: it says step 7 and sample 40, and its ledger step 8 and sample 40",
+    ),
+    "a file's name that leads out of its folder": Fault(
+        rechained(alter_manifest=named(NEWEST, files=[{"name": "..", "size_bytes": 0, "sha256": "0" * 64}])),
+        f"manifests/{NEWEST}.json: torn or not written by this version",
+        f"commit {NEWEST}: its manifest is none that planner writes",
+    ),
+    "a parent that is no step": Fault(
+        rechained(header(4, parent="zzz")),
+        f"commit {NEWEST}: {_OTHER_HEADER}",
+        f"{_OTHER_PLACE} commit {NEWEST}",
+        f"it begins at step 8, not where held step {HELD} ended",
+    ),
     "a second header": Fault(
         add_header, "ledger of generation 1: it has a second header", "generation 1: its ledger has a second header"
     ),
@@ -991,6 +1038,12 @@ FAULTS = {
             "equality": "balanced",
         }.items()
     },
+    "a job whose optimizer alone is one's own": Fault(
+        lambda run: with_job(run, lambda job: job["train"].update(optimizer={"kind": "own"})),
+        "not a job of this version of planner",
+        "its job has kind own in some of model, data, objective and optimizer, and not in all",
+        NO_JOB,
+    ),
     "a forged recipe that is accepted": Fault(
         rechained(
             lambda record: (identity(4, recipe="0" * 64)(record), header(4, changed=["recipe: x"])(record)),
@@ -1073,6 +1126,11 @@ FAULTS = {
     },
     # The run, and formats.
     "no run.json": Fault(without("run.json"), "no run here", "run.json: missing"),
+    "a key more in run.json": Fault(
+        lambda run: reseal(run / "run.json", lambda value: value.update(remark="")),
+        "run.json: torn or not written by this version",
+        "run.json: it is none that planner writes",
+    ),
     "another run's run.json": Fault(
         lambda run: reseal(run / "run.json", lambda value: value.update(run_id="another")),
         _ANOTHER,

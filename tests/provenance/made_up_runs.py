@@ -163,9 +163,10 @@ class MadeUpRun:
         }
         self.run.storage.append("observed.jsonl", f"{json.dumps(line)}\n".encode())
 
-    def commit(self, *, is_recorded=True):
-        """Commit the newest step."""
-        name, content = self.name, f"tensors of {self.name}".encode()
+    def commit(self, *, is_recorded=True, at=""):
+        """Commit the newest step, or the one of the name `at`, whose commit became durable only now."""
+        name = at or self.name
+        content = f"tensors of {name}".encode()
         self.run.storage.write(f"checkpoints/{name}/__0_0.distcp", content)
         file = FileDigest(name="__0_0.distcp", size_bytes=len(content), sha256=sha256(content).hexdigest())
         is_certified = self._identity.equality == "bitwise" and self.step == self._header.total_steps
@@ -174,7 +175,7 @@ class MadeUpRun:
         manifest = self._points[name].model_copy(update={"files": (file,), "tensors": tensors})
         self.run.put_manifest(manifest)
         if is_recorded:
-            record = CommitRecord(step=self.step, name=name, sha256=digest_of(manifest), seconds=0.5, write_s=1.5)
+            record = CommitRecord(step=manifest.step, name=name, sha256=digest_of(manifest), seconds=0.5, write_s=1.5)
             self._ledger.write(record)
         return self
 
