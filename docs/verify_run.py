@@ -566,6 +566,12 @@ def read_manifest(run: Path, name: str, run_id: str | None, folder: str = "manif
     return {**value, "sha256": digest, "called": f"{'commit' if folder == 'manifests' else 'held step'} {name}"}
 
 
+def small(manifest: dict) -> dict:
+    """Return a manifest without its lists, of which only those of the newest are checked. They may be long."""
+    first = {key: dict(list(manifest.get(key, {}).items())[:1]) for key in ("tensors", "shards")}
+    return {**manifest, **first, "files": []}
+
+
 def is_shard(name: str, world_size: int) -> bool:
     """Return whether it is a name RANK/TENSOR with a rank below the world size."""
     rank, _, tensor = name.partition("/")
@@ -845,7 +851,7 @@ def check_generation(
     identity = header["identity"]
     is_finished = end["step"] == header["total_steps"] and not end.get("shards")
     for each in described:
-        is_certified = each is end and is_finished and identity["equality"] == "bitwise"
+        is_certified = each["called"] == end["called"] and is_finished and identity["equality"] == "bitwise"
         if is_certified and not each["tensors"]:
             yield f"is finished and bitwise, and commit {each['name']} has no certificate"
         if each["tensors"] and not (identity["equality"] == "bitwise" and each["step"] == header["total_steps"]):
@@ -1026,7 +1032,7 @@ def read_commits(run: Path, run_id: str | None, findings: list[str]) -> dict[str
     for name in sorted({*listed, *recorded}, key=by_age):
         wrong: list[str] = []
         with noting(wrong, f"commit {name}"):
-            commits[name] = read_manifest(run, name, run_id)
+            commits[name] = small(read_manifest(run, name, run_id))
             if recorded.get(name, commits[name]["sha256"]) != commits[name]["sha256"]:
                 findings.append(f"commit {name}: its manifest is not the one that the ledger records")
         if wrong:
@@ -1045,6 +1051,21 @@ def by_age(name: str) -> tuple[str, str]:
     return name[13:], name[:12]
 
 
+def read_headers(run: Path, run_id: str | None, commits: dict[str, dict], findings: list[str]) -> dict[int, dict]:
+    """Return generation -> its header. `commits` gets those that headers name and that were not there before."""
+    headers = {}
+    for number in map(int, names_in(run, "ledger", r"[0-9]{6}\.jsonl")):
+        with noting(findings, f"generation {number}"):
+            if header := read_header(run, number):
+                headers[number] = header
+    # A generation that has just begun may name a commit that was not there when they were listed.
+    late = {header["parent"] for header in headers.values() if not header.get("parent_is_held")} - {*commits}
+    for name in sorted(name for name in late if re.fullmatch(NAME, name)):
+        with noting([], name):  # its generation tells of a missing one
+            commits[name] = small(read_manifest(run, name, run_id))
+    return headers
+
+
 def read_held(run: Path, run_id: str | None, headers: dict[int, dict], findings: list[str]) -> dict[str, dict]:
     """Return the readable manifests of held steps by name. Those that are not as headers say become findings."""
     held = {}
@@ -1053,7 +1074,7 @@ def read_held(run: Path, run_id: str | None, headers: dict[int, dict], findings:
         with noting(findings if name in named else [], f"generation {named.get(name)}, resumed from memory"):
             if not re.fullmatch(NAME, name):
                 raise Wrong("its parent has no name of a step")
-            held[name] = read_manifest(run, name, run_id, "held")
+            held[name] = small(read_manifest(run, name, run_id, "held"))
     for generation, header in headers.items():
         manifest = held.get(header["parent"]) if header.get("parent_is_held") else None
         if manifest is not None and manifest["sha256"] != header["parent_sha256"]:
@@ -1085,15 +1106,12 @@ def check(run: Path, data: str, findings: list[str], unread: list[tuple[str, str
             raise Wrong("it is none that planner writes")
         run_id = value["run_id"]
     commits = read_commits(run, run_id, findings)
-    headers = {}
-    for number in map(int, names_in(run, "ledger", r"[0-9]{6}\.jsonl")):
-        with noting(findings, f"generation {number}"):
-            if header := read_header(run, number):
-                headers[number] = header
+    headers = read_headers(run, run_id, commits, findings)
     held = read_held(run, run_id, headers, findings)
     if not commits:
         raise Wrong("no commit can be read here, so there are no weights to account for")
-    newest = end = commits[max(commits, key=by_age)]
+    end = commits[max(commits, key=by_age)]
+    newest = read_manifest(run, end["name"], run_id)
     print(f"run {newest['run_id']!r}, commit {newest['name']}: step {newest['step']} of {newest['total_steps']}")
     weights = {name: digest for name, digest in newest["tensors"].items() if name.startswith("model/")}
     joint = sha256(json.dumps(weights, sort_keys=True).encode()).hexdigest()

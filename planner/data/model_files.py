@@ -73,7 +73,9 @@ def folder_here(path: str, revision: str | None = None) -> Path | None:
     try:
         is_folder, is_there = local.is_dir(), local.exists()
     except OSError as error:  # such as a name that is too long
-        raise UserError(f"model.path: {path[:80]!r} is no path here: {error.strerror}") from error
+        raise UserError(
+            f"model.path: {path[:80]!r} cannot be opened: {error.strerror}. Write the folder that has {CONFIG}"
+        ) from error
     if is_folder:
         return local
     if is_there or path.startswith(("/", ".", "~")) or path.count("/") > 1:

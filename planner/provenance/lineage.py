@@ -12,7 +12,7 @@ from itertools import chain
 from planner.errors import NewerFormat, StoreError
 from planner.provenance.manifests import Manifests, read_manifests
 from planner.provenance.record_numbers import RecordNumbers
-from planner.store.ledger import ChainedRecord, header_among, read_segment, segment_name
+from planner.store.ledger import ChainedRecord, header_among, read_segment, segment_lines, segment_name
 from planner.store.newest import newest_of
 from planner.store.records import NO_HEAD, EvalRecord, GenerationRecord, Manifest, Record, StepRecord
 from planner.store.run_folder import RunFolder
@@ -73,6 +73,8 @@ def read_lineage(run: RunFolder) -> Lineage:
     manifests = read_manifests(run)
     newest, findings = _newest(run, manifests)
     wrong_files = _check_files(run, newest)
+    if wrong_files and not set(run.commits()) <= set(manifests.commits):
+        return read_lineage(run)  # the run goes on, and has removed the files of old commits meanwhile
     findings += wrong_files
     segments: list[Segment] = []
     end: Manifest | None = newest
@@ -122,7 +124,7 @@ def _newest(run: RunFolder, manifests: Manifests) -> tuple[Manifest, list[str]]:
             raise StoreError(f"{run.storage.url}: the ledger records {len(lost)} commits, and no manifest can be read")
         reason = f" ({findings[0]})" if findings else ""
         raise StoreError(f"{run.storage.url}: nothing was committed yet, so there is nothing to audit{reason}")
-    return newest.manifest, findings
+    return run.manifest(newest.manifest.name), findings  # with its files
 
 
 def _check_files(run: RunFolder, newest: Manifest) -> list[str]:
@@ -152,8 +154,19 @@ def _parent(run: RunFolder, end: Manifest, manifests: Manifests) -> Manifest | N
 
 def header_of(run: RunFolder, generation: int) -> GenerationRecord | None:
     """A generation's header, which is not checked against the chain. None if it cannot be read."""
+    line = _first_line(run, generation)
+    return None if line is None else header_among(line)
+
+
+def _first_line(run: RunFolder, generation: int) -> bytes | None:
+    """The first line of a generation's segment. None if the segment is missing, or the line is torn."""
     name = segment_name(generation)
-    return header_among(run.storage.read_first(name, _HEADER_BYTES)) if run.storage.exists(name) else None
+    if not run.storage.exists(name):
+        return None
+    begin = run.storage.read_first(name, _HEADER_BYTES)
+    if b"\n" in begin or len(begin) < _HEADER_BYTES:
+        return begin.partition(b"\n")[0] if b"\n" in begin else None
+    return next(segment_lines(run.storage, name), None)
 
 
 def _segment(run: RunFolder, end: Manifest, parent: Manifest | None, manifests: Manifests) -> Segment:
@@ -195,10 +208,11 @@ def check_discarded(run: RunFolder, generation: int, manifests: Manifests) -> li
 
     A generation whose driver died early has no header, or a torn one.
     """
-    where, header = f"ledger of generation {generation}", header_of(run, generation)
-    if header is None:
-        is_torn = b"\n" not in run.storage.read_first(segment_name(generation), _HEADER_BYTES)
-        return [] if is_torn else [f"{where}: it does not begin with a header"]
+    where = f"ledger of generation {generation}"
+    if (line := _first_line(run, generation)) is None:
+        return []
+    if (header := header_among(line)) is None:
+        return [f"{where}: it does not begin with a header"]
     described = manifests.of_generation(generation)
     numbers = RecordNumbers(header, described)
     try:
@@ -207,7 +221,7 @@ def check_discarded(run: RunFolder, generation: int, manifests: Manifests) -> li
         beginning = _check_beginning(run, header, parent, where)
         links = read_segment(run.storage, generation, parent.ledger_head if parent else NO_HEAD)
         first = next(links, None)
-        if first is None:  # the header is torn
+        if first is None:  # somebody cuts it at this moment
             return []
         _header(first, generation, where)
         for link in chain([first], links):

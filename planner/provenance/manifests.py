@@ -1,7 +1,8 @@
-"""All manifests of a run, each read once: those of commits, and those of steps that were held in memory."""
+"""All manifests of a run: those of commits, and those of steps that were held in memory."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from planner.errors import NewerFormat, StoreError
 from planner.store.records import Manifest
@@ -15,8 +16,9 @@ Readable = Manifest | StoreError
 class Manifests:
     """What `manifests/` and `held/` of a run held when they were read.
 
-    Names are by generation and then by step, oldest first. A run may go on meanwhile, so a name that a ledger has and
-    that is not here is read from the run.
+    Names are by generation and then by step, oldest first. Of tensors and shards a manifest here has one, and no files:
+    enough to know what it is. A run may go on meanwhile, so a name that a ledger has and that is not here is read from
+    the run.
     """
 
     run: RunFolder
@@ -61,7 +63,17 @@ def read_manifests(run: RunFolder) -> Manifests:
     Raises:
         StoreError: the store cannot be reached.
     """
-    return Manifests(run=run, commits=_read(run.commits(), run.manifest), held=_read(run.held_steps(), run.held))
+    return Manifests(
+        run=run,
+        commits=_read(run.commits(), lambda name: _small(run.manifest(name))),
+        held=_read(run.held_steps(), lambda name: _small(run.held(name))),
+    )
+
+
+def _small(manifest: Manifest) -> Manifest:
+    """The manifest without its lists. They may be long, and only the newest commit's are checked."""
+    tensors, shards = (dict(islice(items.items(), 1)) for items in (manifest.tensors, manifest.shards))
+    return manifest.model_copy(update={"files": (), "tensors": tensors, "shards": shards})
 
 
 def _read(names: Iterable[str], read: Callable[[str], Manifest]) -> dict[str, Readable]:

@@ -1,9 +1,10 @@
 """Checks all of a run's generations together, also those outside the lineage, and counts steps that do not count."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 
-from planner.errors import StoreError
+from planner.errors import NewerFormat, StoreError
 from planner.provenance.lineage import Lineage, Segment, check_discarded, header_of, replaced_text
 from planner.provenance.manifests import Manifests
 from planner.store.commit_names import named
@@ -28,9 +29,14 @@ def check_records(run: RunFolder, lineage: Lineage, known: Sequence[str]) -> lis
     before writing it. Findings in `known` are not repeated.
     """
     manifests, findings = lineage.manifests, []
-    recorded = {
-        name: digest for number in run.segments() for name, digest in recorded_commits(run.storage, number).items()
-    }
+    recorded: dict[str, str] = {}
+    for number in run.segments():
+        try:
+            recorded |= recorded_commits(run.storage, number)
+        except NewerFormat:
+            raise
+        except StoreError as error:
+            findings.append(str(error))
     for name, digest in recorded.items():
         try:
             manifests.commit(name)
@@ -106,4 +112,8 @@ def _count_steps(run: RunFolder, generation: int) -> int:
     name = segment_name(generation)
     if not run.storage.exists(name):
         return 0
-    return sum(b'"kind":"step"' in line for line in segment_lines(run.storage, name))
+    steps = 0
+    with suppress(StoreError):  # what is wrong with it was found above
+        for line in segment_lines(run.storage, name):
+            steps += b'"kind":"step"' in line
+    return steps

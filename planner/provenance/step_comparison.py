@@ -110,7 +110,7 @@ class _Deriver:
     def _check_identity(self, header: GenerationRecord, differing: Sequence[str], job: Job) -> list[str]:
         """What is wrong with an identity of which these fields are not those of the job and of the data.
 
-        Of several generations with the same job and the same wrong value, the first stands for all.
+        Of several generations with the same job and the same wrong value, it names the first.
         """
         where, findings = f"generation {header.generation}", []
         values = {field: (field, header.job_digest, getattr(header.identity, field)) for field in differing}

@@ -132,8 +132,8 @@ class RunFolder(Jobs, Claims):
         if recorded and found != recorded:
             raise ManifestMismatch(
                 f"{self.storage.url}: manifests/{name}.json was replaced: its digest is {found[:16]}, and the ledger "
-                f"records {recorded[:16]}. Restore it, or remove it to resume from the commit before. Audits "
-                "then say that it is gone"
+                f"records {recorded[:16]}. Restore it, or remove it to resume from the commit before, "
+                "which audits then report"
             )
         return found
 
@@ -165,23 +165,6 @@ class RunFolder(Jobs, Claims):
         """
         return self._described(name, "held", HeldManifest)
 
-    def described(self, name: str) -> Manifest:
-        """Read the manifest of a step that a generation resumed from: the commit's, or else the held step's.
-
-        Raises:
-            NewerFormat: another version of planner wrote it.
-            StoreError: it is gone, torn, altered, or of another run.
-        """
-        return self.held(name) if self._is_only_held(name) else self.manifest(name)
-
-    def described_digest(self, name: str) -> str:
-        """The digest stored in the file that `described` reads. Only `described` checks whether it matches.
-
-        Raises:
-            StoreError: the file is gone or torn.
-        """
-        return self.held_digest(name) if self._is_only_held(name) else self.manifest_digest(name)
-
     def held_digest(self, name: str) -> str:
         """The digest stored in a held step's manifest file. Only `held` checks whether it matches.
 
@@ -192,10 +175,6 @@ class RunFolder(Jobs, Claims):
 
     def _stored_digest(self, where: str) -> str:
         return sealed_digest(self.storage.read(where, MAX_BLOB_BYTES), where)
-
-    def _is_only_held(self, name: str) -> bool:
-        # Both are there if the commit became durable after another generation had resumed from memory.
-        return self.is_held(name) and not self.storage.exists(f"manifests/{name}.json")
 
     def put_held(self, manifest: Manifest, *, writer: int) -> str:
         """Write the manifest of a held step of an earlier generation, before the header that names it.

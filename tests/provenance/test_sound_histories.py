@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from made_up_runs import MadeUpRun
-from verifiers import audited, by_script
+from verifiers import audited, by_script, load_script
 
 from planner.provenance.audit import audit
 from planner.store import ledger
@@ -37,7 +37,7 @@ def torn_header(made):
 
 
 def half_a_header(made):
-    """As above, and fewer bytes came to the disk."""
+    """A driver died while it wrote its header, and half of the line came to the disk."""
     before = made.steps(2).commit().name
     made.begin(1, before)
     file = Path(made.run.storage.url) / "ledger" / f"{made.generation:06d}.jsonl"
@@ -115,6 +115,24 @@ def test_a_run_may_go_on_during_its_audit(tmp_path, after_steps):
     assert audit(RunFolder(Storage(made.run.storage.url)), progress=go_on).findings == ()
     assert made.generation == 2
     assert audited(made.run.storage.url).findings == ()
+
+
+def test_a_run_may_go_on_while_the_script_reads_it(tmp_path):
+    """Two generations begin after it has listed the commits: at a commit that it has not seen, and in memory."""
+    made = MadeUpRun(tmp_path).begin(2).steps(10).commit()
+    script = load_script()
+    read_commits, findings = script.read_commits, []
+
+    def read_and_go_on(*arguments):
+        found = read_commits(*arguments)
+        made.steps(1).commit()
+        made.begin(3, made.name).steps(1)
+        made.begin(1, made.name, is_held=True).steps(1).commit()
+        return found
+
+    script.read_commits = read_and_go_on
+    script.check(Path(made.run.storage.url), "", findings, [], listed=False)
+    assert (made.generation, findings) == (3, [])
 
 
 def test_a_ledger_may_be_larger_than_what_is_read_at_once(tmp_path, monkeypatch):

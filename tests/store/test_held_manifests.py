@@ -56,8 +56,7 @@ def test_what_was_held_can_be_read_again(run):
     digest = run.put_held(made, writer=2)
     found = run.held(made.name)
     assert (found.shards, found.files, found.step, found.ledger_head) == (SHARDS, (), 3, "d" * 64)
-    assert digest == digest_of(found) == run.described_digest(made.name)
-    assert run.described(made.name) == found
+    assert digest == digest_of(found) == run.held_digest(made.name)
     assert (run.is_held(made.name), run.held_steps(), run.commits()) == (True, [made.name], [])
     run.prune(1, 2)
     assert run.held_steps() == [made.name]
@@ -71,22 +70,12 @@ def test_a_commit_with_shards_of_memory_was_altered(run):
         run.manifest(commit.name)
 
 
-def test_a_commit_is_described_by_its_own_manifest(run):
-    """A durable step needs no other manifest."""
-    commit = step_of(run, shards={}, files=(FILE,), generation=2)
-    run.put_manifest(commit)
-    assert run.described(commit.name) == commit
-    assert not run.is_held(commit.name)
-    assert run.described_digest(commit.name) == digest_of(commit) == run.manifest_digest(commit.name)
-
-
-def test_a_commit_that_became_durable_afterwards_goes_first(run):
-    """A step that was resumed from in memory may have both manifests. A header says which one it means."""
+def test_a_step_may_have_both_manifests(run):
+    """It was resumed from in memory, and became durable afterwards. A header says which one it means."""
     held_digest = run.put_held(step_of(run), writer=2)
     commit = step_of(run, shards={}, files=(FILE,))
     run.storage.write(f"manifests/{commit.name}.json", seal(commit))
-    assert run.described(commit.name) == commit
-    assert run.described_digest(commit.name) == digest_of(commit)
+    assert run.manifest(commit.name) == commit
     assert (run.is_held(commit.name), run.held_digest(commit.name)) == (True, held_digest)
 
 
@@ -102,7 +91,7 @@ def test_the_first_manifest_of_a_held_step_stays(run):
     first = run.put_held(step_of(run), writer=2)
     assert run.put_held(step_of(run, time_s=9.0, versions={"torch": "3"}), writer=2) == first
     other = run.put_held(step_of(run, ledger_head="e" * 64), writer=2)
-    assert other == run.described_digest(commit_name(3, 1)) != first
+    assert other == run.held_digest(commit_name(3, 1)) != first
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"sha256": "x", "value": {}}'])

@@ -1,7 +1,9 @@
 """Blobs in a folder on this machine and at an fsspec URL."""
 
+import errno
 import hashlib
 import os
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -406,3 +408,23 @@ def test_a_folder_for_others_is_as_open_as_the_run(tmp_path):
     storage.make_folder("ray")
     assert (run / "ray").stat().st_mode & 0o7777 == 0o2770
     Storage("memory://nowhere").make_folder("ray")
+
+
+def test_nothing_is_after_the_end_of_an_object(monkeypatch):
+    """S3 refuses a range that begins there. Another error of the store is one."""
+    storage = Storage(f"memory://{uuid.uuid4().hex}")
+    storage.write("blob", b"12345")
+    storage.write("empty", b"")
+    whole = storage.file_system.cat_file
+
+    def as_s3(path, start=0, end=None):
+        if start >= len(whole(path)) or start == 3:
+            raise OSError(errno.EINVAL, "The requested range is not satisfiable")
+        return whole(path, start=start, end=end)
+
+    monkeypatch.setattr(storage.file_system, "cat_file", as_s3)
+    assert storage.read("blob") == storage.read_part("blob", 0, 9) == b"12345"
+    assert storage.read_part("blob", 5, 9) == storage.read_from("blob", 5) == b""
+    assert storage.read("empty") == storage.read_first("empty", 9) == b""
+    with pytest.raises(StoreError, match="range is not satisfiable"):
+        storage.read_part("blob", 3, 9)

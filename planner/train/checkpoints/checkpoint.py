@@ -104,7 +104,8 @@ def read(storage: Storage, manifest: Manifest, beginning: str = "") -> Iterator[
         except CheckpointException as error:
             raise StoreError(f"{folder}: cannot load {name}: {_reason(error)}") from error
         except RuntimeError as error:
-            raise StoreError(f"{folder}: cannot load {name}: {str(error).splitlines()[0]}") from error
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise StoreError(f"{folder}: cannot load {name}: {reason}") from error
         yield name, tensor
 
 

@@ -38,7 +38,7 @@ _SHOWN_CHARS = 100
 
 
 class NotTensorMetadata(Exception):
-    """The content is not the metadata of a checkpoint of tensors. The message says why, and follows a path."""
+    """The content is not the metadata of a checkpoint of tensors. The message is the reason alone, without a path."""
 
 
 def read_metadata(content: bytes, file_sizes: Mapping[str, int]) -> Metadata:
@@ -638,7 +638,7 @@ def _check_tensor(title: str, item: TensorStorageMetadata, lengths: dict[Any, in
 def _is_whole(size: Size, chunks: list[ChunkStorageMetadata]) -> bool:
     """Whether the chunks, which lie inside, cut the shape along one dimension, without a gap and without overlap.
 
-    Of a gap, a reader would return whatever was in memory there.
+    A reader would return uninitialised memory for a gap.
     """
     cuts = {dim for chunk in chunks for dim, part in enumerate(chunk.sizes) if part != size[dim]}
     if len(cuts) > 1:
