@@ -163,7 +163,9 @@ def schedule_change_note(before: Job, now: Job, num_samples: int, step: int, pla
         RunLength(global_batch=now.batch.global_batch, num_samples=num_samples, total_steps=planned_steps),
     )
     old = learning_rate(
-        before.train, min(step, planned_steps - 1), replace(length, total_steps=planned_steps, warmup_steps=warmup)
+        before.train,
+        max(min(step, planned_steps - 1), 0),
+        replace(length, total_steps=planned_steps, warmup_steps=warmup),
     )
     new = learning_rate(now.train, min(step, length.total_steps - 1), length)
     if length.total_steps == planned_steps or old == new:

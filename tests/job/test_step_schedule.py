@@ -139,3 +139,12 @@ def test_a_step_larger_than_an_epoch_is_told():
     told = repeated_data_note(job("train.steps=null", "train.epochs=3"), 35)
     assert told == f"{note}. 2 steps use 128 samples, 22% more than train.epochs asks for"
     assert repeated_data_note(job("train.steps=9"), 64) == ""
+
+
+def test_a_run_that_planned_no_step_has_a_rate():
+    """A forged manifest may say so. The rate before is then that of the first step."""
+    before, now = (job("train.schedule={kind: linear}", f"train.steps={steps}") for steps in (160, 400))
+    told = schedule_change_note(before, now, 6400, 5, 0)
+    peak, new = before.train.optimizer.lr, learning_rate(now.train, 5, lengths(now, 6400))
+    change = f"the learning rate of step 5 changes from {peak:.3g} to {new:.3g}"
+    assert told == f"train.schedule: linear now ends at step 400 instead of 0, so {change}"
