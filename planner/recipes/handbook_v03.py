@@ -3,7 +3,7 @@
 Their scripts (run_sft.py, run_dpo.py, run_orpo.py, run_cpt.py) took data sets as `dataset_mixer`, NAME: SHARE.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -35,9 +35,9 @@ REASONS = {
 }
 
 
-def is_older(entries: Mapping[str, Entry]) -> bool:
-    """Whether the recipe names its data as the older scripts take it, by `dataset_mixer`."""
-    return any(key.partition(".")[0] == MIXER for key in entries)
+def is_older(names: Iterable[str]) -> bool:
+    """Whether a recipe with these keys names its data as the older scripts take it, by `dataset_mixer`."""
+    return any(key.partition(".")[0] == MIXER for key in names)
 
 
 def keys_of(entries: Mapping[str, Entry]) -> tuple[str, ...]:
