@@ -92,7 +92,7 @@ def _as_option(argument: str) -> str:
 
 
 def _no_override(argument: str) -> str:
-    return f"{cut(argument)}: neither --key value nor key=value. Remove it"
+    return f"{cut(argument)}: neither --key value nor key=value. Write one of these forms"
 
 
 def _of_command(found: RecipeSource, command: Command, options: RecipeOptions) -> Recipe:

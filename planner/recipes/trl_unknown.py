@@ -3,8 +3,9 @@
 Nobody is told to remove a key that may decide the loss or the batch. A recipe without it would train something else.
 """
 
+import re
 from collections.abc import Iterable
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 
 from planner.files.messages import cut
 from planner.recipes import handbook_v03, unsupported
@@ -17,6 +18,8 @@ ENVIRONMENT = "env"
 # Fewer unknown keys may be typing mistakes.
 _FEWEST_OF_ANOTHER = 3
 _MOST_SHOWN = 8
+# lenght and length are alike by 0.83, lora and rslora by 0.8.
+_LEAST_ALIKE = 0.82
 # Keys with these beginnings say where results go. The recipe trains the same without them.
 _HARMLESS = ("hub_", "logging_", "report_", "save_", "wandb_", "trackio_", "mlflow_", "swanlab_")
 _UNKNOWN = "TRL does not know this key and refuses the recipe"
@@ -83,8 +86,31 @@ def _first(name: str) -> str:
 
 
 def _near(key: str) -> str:
-    """The key of TRL's that resembles this one, empty if none does."""
-    return next(iter(get_close_matches(key, KNOWN, n=1, cutoff=0.75)), "")
+    """The key of TRL's of which this one is a misspelling or an abbreviation, empty if there is none.
+
+    Every word must resemble its counterpart: `dpo_alpha` is no misspelling of `rpo_alpha`, `ref_model_name_or_path`
+    none of `model_name_or_path`. Whoever took such a hint would train something else.
+    """
+    joined = key.replace("_", "").lower()
+    if same := [known for known in KNOWN if known.replace("_", "") == joined]:
+        return same[0]
+    if "_" in key and len(longer := [known for known in KNOWN if known.startswith(f"{key}_")]) == 1:
+        return longer[0]
+    alike = [known for known in KNOWN if _is_misspelt(key, known)]
+    return next(iter(get_close_matches(key, alike, n=1, cutoff=0)), "")
+
+
+def _is_misspelt(key: str, known: str) -> bool:
+    words, theirs = key.split("_"), known.split("_")
+    # beta2 is a second beta, no misspelling of the first.
+    is_same_number = re.findall(r"\d", key) == re.findall(r"\d", known)
+    return (
+        is_same_number
+        and len(words) == len(theirs)
+        and all(
+            SequenceMatcher(None, word, its).ratio() >= _LEAST_ALIKE for word, its in zip(words, theirs, strict=True)
+        )
+    )
 
 
 def _may_decide(key: str) -> bool:

@@ -133,6 +133,12 @@ UNSUPPORTED = (
         r"\bunsloth-cli\.py\b",
     ),
     _system(
+        "MLX LM",
+        "iters val_batches steps_per_report steps_per_eval adapter_path grad_checkpoint lora_parameters lora_layers "
+        "resume_adapter_file test_batches",
+        r"\bmlx_lm\b",
+    ),
+    _system(
         "Tinker",
         "renderer_name lora_rank load_checkpoint_path",
         r"\btinker_cookbook\b",

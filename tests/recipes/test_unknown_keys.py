@@ -52,6 +52,7 @@ OF_OTHERS = {
     "ms-swift": f"{TRAINER} train_type freeze_vit attn_impl",
     "FastChat, Stanford Alpaca or LLaVA": f"{TRAINER} vision_tower mm_projector_type model_max_length",
     "an example of transformers": f"{TRAINER} train_file validation_file use_fast_tokenizer",
+    "MLX LM": f"{TRAINER} iters val_batches grad_checkpoint",
     "AutoTrain": "base_model project_name backend per_device_train_batch_size",
     "Tinker": f"{TRAINER} renderer_name load_checkpoint_path",
     "Unsloth Studio": f"{TRAINER} training_type finetune_language_layers",
@@ -59,6 +60,7 @@ OF_OTHERS = {
 # Forks without marks that planner knows.
 OF_THEIR_OWN = {
     "a token-weighted DPO": f"{DPO} use_weighting self_judge self_judge_output_path attn_source",
+    "a pruned GRPO": f"{GRPO} metric pruning allocation",
     "a benchmark": "model_name_or_path dataset_name gpus_per_node extra_args runs",
     "an SFT": f"{TRAINER} packing data_files curriculum_start ema_decay neg_weight",
     "a DPO under SFT's keys": f"{TRAINER} beta max_seq_length packing divergence_kind rejected_scale warm_reference",
@@ -66,6 +68,7 @@ OF_THEIR_OWN = {
 # One key of a fork, which decides its loss, its data or its batch.
 DECIDING = [
     "length_normalize_logps",
+    "format_pattern",
     "dataset_processing",
     "additional_special_tokens",
     "gamma",
@@ -173,6 +176,37 @@ def test_typing_mistakes_are_asked_about(tmp_path):
     assert "learnin_rate: TRL does not know this key and refuses the recipe. Did you mean learning_rate?" in text
     assert "Did you mean num_train_epochs?" in text
     assert "emove" not in text
+
+
+MISSPELT = {
+    "learnin_rate": "learning_rate",
+    "max_lenght": "max_length",
+    "per_device_train_batchsize": "per_device_train_batch_size",
+    "perDeviceTrainBatchSize": "per_device_train_batch_size",
+    "gradient_accumulation": "gradient_accumulation_steps",
+    "scale_reward": "scale_rewards",
+}
+NOT_MISSPELT = (
+    "dpo_alpha simpo_beta use_lora ref_model_name_or_path reference_model lora_rank use_dpo use_sft epsilon_low "
+    "train_batch_size cpo simpo beta2 num_epochs tau"
+)
+
+
+def hint(key, place):
+    """What is said of `key` among keys of TRL's."""
+    names = DPO.replace("learning_rate ", "").replace(" max_length", "")
+    return refusal(written(f"{names} {key}", place), RecipeOptions(gpus=8, method="dpo", is_for_job=False))
+
+
+@pytest.mark.parametrize("key", MISSPELT)
+def test_a_misspelt_key_is_asked_about(key, tmp_path):
+    assert f"Did you mean {MISSPELT[key]}?" in hint(key, tmp_path)
+
+
+@pytest.mark.parametrize("key", NOT_MISSPELT.split())
+def test_a_key_of_another_loss_or_batch_is_no_misspelling(key, tmp_path):
+    """However few letters differ: whoever took the hint would train something else."""
+    assert "Did you mean" not in hint(key, tmp_path)
 
 
 def test_only_a_key_that_says_where_results_go_is_advised_away(tmp_path):
