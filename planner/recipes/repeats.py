@@ -26,5 +26,8 @@ class RepeatedKey:
         return f"found {cut(self.name)} {self._twice()}. {title} refuses such a file: keep one"
 
     def _twice(self) -> str:
-        """`twice, on lines 3 and 9`."""
-        return "twice" + (f", on lines {' and '.join(map(str, self.lines[-2:]))}" if self.lines else "")
+        """`twice, on lines 3 and 9`, `twice, on line 3` or `twice`."""
+        last = list(dict.fromkeys(self.lines[-2:]))
+        return ", ".join(
+            ["twice", *([f"on line{'s'[: len(last) - 1]} {' and '.join(map(str, last))}"] if last else [])]
+        )

@@ -17,11 +17,25 @@ ENVIRONMENT = "env"
 """the section of TRL's configuration files (TrlParser) with environment variables"""
 # Fewer unknown keys may be typing mistakes.
 _FEWEST_OF_ANOTHER = 3
+_MOST_MISSPELT = 8
 _MOST_SHOWN = 8
 # lenght and length are alike by 0.83, lora and rslora by 0.8.
 _LEAST_ALIKE = 0.82
 # Keys with these beginnings say where results go. The recipe trains the same without them.
 _HARMLESS = ("hub_", "logging_", "report_", "save_", "wandb_", "trackio_", "mlflow_", "swanlab_")
+# Options of `accelerate launch` (accelerate 1.15), which the command `trl` takes also from its file.
+_OPTIONS_OF_ACCELERATE = """
+accelerate_config aws_access_key_id aws_secret_access_key config_file cpu downcast_bf16 enable_cpu_affinity gpu_ids
+gradient_clipping help log_dir machine_rank main_process_ip main_process_port main_training_function max_restarts
+mixed_precision module monitor_interval mpirun_hostfile multi_gpu no_python no_tpu_cluster
+num_cpu_threads_per_process num_machines num_processes quiet rdzv_backend rdzv_conf role same_network tee tpu
+tpu_cluster tpu_use_sudo use_deepspeed use_fsdp use_megatron_lm use_parallelism_config vm zero_stage
+"""
+_LAUNCHER = frozenset(_OPTIONS_OF_ACCELERATE.split())
+_LAUNCHERS_PREFIXES = (
+    "deepspeed_", "dynamo_", "fp8_", "fsdp_", "megatron_lm_", "offload_optimizer_", "offload_param_",
+    "parallelism_config_", "zero3_",
+)  # fmt: skip
 _UNKNOWN = "TRL does not know this key and refuses the recipe"
 
 
@@ -33,8 +47,8 @@ def another_system(names: Iterable[str]) -> str:
     names = tuple(names)
     if likeness := unsupported.known_by("", names):
         return likeness.text
-    unknown = _unknown(names)
-    if len(unknown) < _FEWEST_OF_ANOTHER or all(_near(key) for key in unknown):
+    unknown = [key for key in _unknown(names) if not _is_of_launcher(key)]
+    if len(unknown) < _FEWEST_OF_ANOTHER or (len(unknown) <= _MOST_MISSPELT and all(map(_near, unknown))):
         return ""
     of = len(dict.fromkeys(_first(name) for name in names))
     more = ", ..." if len(unknown) > _MOST_SHOWN else ""
@@ -54,7 +68,7 @@ def refuse_unknown(keys: KeyReader) -> None:
     if another := another_system(keys.entries):
         raise recipe_error(keys.source, another)
     unknown = _unknown(keys.entries)
-    texts = [f"{cut(key)}: {_UNKNOWN}. {_what_to_do(key)}" for key in unknown]
+    texts = [f"{cut(key)}: {_what_to_do(key)}" for key in unknown]
     if any(_may_decide(key) for key in unknown):
         raise recipe_error(keys.source, *texts)
     keys.mistakes += texts
@@ -114,16 +128,23 @@ def _is_misspelt(key: str, known: str) -> bool:
 
 
 def _may_decide(key: str) -> bool:
-    """Whether an unknown key may decide the loss or the batch: it is no typing mistake and not harmless."""
-    return not _near(key) and not key.startswith(_HARMLESS)
+    """Whether an unknown key may decide the loss or the batch: it is no misspelling, not harmless, not accelerate's."""
+    return not (_near(key) or key.startswith(_HARMLESS) or _is_of_launcher(key))
+
+
+def _is_of_launcher(key: str) -> bool:
+    return key in _LAUNCHER or key.startswith(_LAUNCHERS_PREFIXES)
 
 
 def _what_to_do(key: str) -> str:
+    if _is_of_launcher(key):
+        move = f"Move it before a script: accelerate launch --{cut(key)} VALUE scripts/METHOD.py"
+        return f"an option of accelerate, which planner does not read here. {move}"
     if near := _near(key):
-        return f"Did you mean {near}?"
+        return f"{_UNKNOWN}. Did you mean {near}?"
     if _may_decide(key):
-        return "The script that takes it may train another loss or batch, and is none that planner reads"
-    return "It only says where results go: remove it"
+        return f"{_UNKNOWN}. The script that takes it may train another loss or batch, and is none that planner reads"
+    return f"{_UNKNOWN}. It only says where results go: remove it"
 
 
 def _why_not(positive: str) -> str:
