@@ -79,6 +79,7 @@ ds3_gather_for_generation shuffle_dataset scale_rewards vllm_importance_sampling
 use_bias_correction_kl logging_first_step auto_insert_empty_system_msg
 """
 OLDER_HANDBOOK, TRUE_BY_DEFAULT = frozenset(_OLDER.split()), frozenset(_TRUE.split())
+OLDER_TRL = tuple(_OLD.split())
 VERSIONS = "in TRL 0.19 to 1.16"
 TRUTHS = (
     "bf16",

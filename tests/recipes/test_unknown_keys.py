@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from planner.errors import RecipeError
-from planner.recipes import RecipeOptions, read_recipe
+from planner.recipes import CheckOptions, RecipeOptions, read_recipe
 from planner.recipes.entries import Entry, KeyReader
 from planner.recipes.trl_keys import KNOWN
 from planner.recipes.trl_unknown import refuse_unknown
@@ -248,6 +248,9 @@ def test_a_recipe_of_an_older_trl_is_still_read(names, method, tmp_path):
     """TRL 0.12 to 0.18 had these keys, and the handbook's first scripts."""
     recipe = read_recipe(written(names, tmp_path), (), CHECK)
     assert (recipe.system, recipe.method, recipe.global_batch) == ("trl", method, 16)
+    if "hub_model_revision" not in names:
+        traps = {trap.name: trap.text for trap in recipe.traps(CheckOptions(counts=[8]))}
+        assert names.split()[-1] in traps["does not load"]
 
 
 @pytest.mark.parametrize(
