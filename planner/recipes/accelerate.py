@@ -10,6 +10,7 @@ from planner.base.disk import is_file
 from planner.recipes.config_reader import beside, mapping_of, text_of
 from planner.recipes.entries import Entry, KeyReader, flat
 from planner.recipes.recipe import Recipe
+from planner.recipes.repeats import RepeatedKey
 
 _CLIP = "deepspeed_config.gradient_clipping"
 
@@ -31,6 +32,8 @@ class LaunchSettings:
     machines: int = 1
     source: str = ""
     """the file or option that says so, for messages"""
+    repeats: tuple[str, ...] = ()
+    """a text for each key that the file has twice"""
 
 
 def is_accelerate(tree: Mapping[str, Any]) -> bool:
@@ -44,7 +47,8 @@ def read_launch(path: str) -> LaunchSettings:
     Raises:
         RecipeError: the file cannot be read, is no accelerate file, or has a wrong value.
     """
-    tree = mapping_of(text_of(path, "accelerate config"), path)
+    repeats: list[RepeatedKey] = []
+    tree = mapping_of(text_of(path, "accelerate config"), path, repeats)
     keys = KeyReader(source=path, entries=flat(tree, path), fix="KEY: VALUE")
     if not is_accelerate(tree):
         keys.wrong("found no keys of an accelerate file (distributed_type, num_processes). Write the path of one")
@@ -61,6 +65,7 @@ def read_launch(path: str) -> LaunchSettings:
         clip=keys.number(_CLIP) if isinstance(keys.value(_CLIP), int | float) else None,
         machines=keys.whole("num_machines", 1),
         source=path,
+        repeats=tuple(f"{path}: {each.note}" for each in repeats),
     )
     for size in ("tp_size", "cp_size", "sp_size"):
         name = f"parallelism_config.parallelism_config_{size}"

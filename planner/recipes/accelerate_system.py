@@ -46,4 +46,4 @@ def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
     return Rewrite(command=command, file=file, notes=(note, *machine_notes(path, gpus)))
 
 
-SYSTEM = System(name="accelerate", title="accelerate", detect=detect, read=read, render=render)
+SYSTEM = System(name="accelerate", title="accelerate", detect=detect, read=read, render=render, takes_repeats=True)

@@ -13,6 +13,7 @@ from planner.files.bounded_yaml import BoundedLoader
 from planner.files.messages import MAX_SHOWN, Mistake, cut, escape, listed, show
 from planner.files.text_file import Unreadable, read_text
 from planner.recipes.json_text import JsonError, object_of, without_comments
+from planner.recipes.repeats import RepeatedKey
 from planner.recipes.scalars import scalar
 
 # Beyond either a file is no recipe. The second also stops aliases that multiply (a "billion laughs").
@@ -46,18 +47,24 @@ def beside(source: str, path: str) -> str:
     return str(next((place for place in places if is_file(place)), places[0]))
 
 
-def mapping_of(text: str, source: str) -> dict[str, Any]:
+def mapping_of(text: str, source: str, repeats: list[RepeatedKey] | None = None) -> dict[str, Any]:
     """The mapping in a YAML or JSON text. Keys and dates are text, and `5e-7` is a number.
 
+    Args:
+        text: the text of a file.
+        source: the file, for messages.
+        repeats: gets the keys that occur twice. The last one counts, as PyYAML and Python's `json` read it. Without it
+            such a key is an error, as in OmegaConf.
+
     Raises:
-        RecipeError: the text is neither, has no mapping, has a key twice, or is too large or too deep.
+        RecipeError: the text is neither, has no mapping, is too large or too deep, or has a key twice.
     """
     text = without_comments(text)
     try:
-        value = object_of(text)
+        value = object_of(text, repeats)
     except JsonError as error:
         raise recipe_error(source, str(error)) from None
-    value = _yaml_of(text, source) if value is None else value
+    value = _yaml_of(text, source, repeats) if value is None else value
     if not isinstance(value, dict):
         found = "nothing in it" if value is None else "neither keys and values nor a training command"
         raise recipe_error(source, f"found {found}. Write the path of a recipe")
@@ -65,10 +72,10 @@ def mapping_of(text: str, source: str) -> dict[str, Any]:
     return {str(key): its for key, its in value.items()}
 
 
-def _yaml_of(text: str, source: str) -> Any:
+def _yaml_of(text: str, source: str, repeats: list[RepeatedKey] | None) -> Any:
     """The value in a YAML text."""
     try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader
+        return _Loader(text, repeats).get_single_data()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}: " if mark else ""
@@ -105,19 +112,39 @@ def _measure(value: Any, source: str) -> None:
 
 
 class _Loader(BoundedLoader):
-    """A safe loader that reads numbers as Hydra and argparse do, and refuses duplicate keys."""
+    """A safe loader that reads numbers as Hydra and argparse do, and refuses or notes keys that occur twice."""
+
+    def __init__(self, text: str, repeats: list[RepeatedKey] | None) -> None:
+        super().__init__(text)
+        self._repeats = repeats
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """A mapping as it is written, before merge keys (`<<`) add the keys of other mappings to it."""
+        node = super().compose_mapping_node(anchor)
+        for name, pairs in _by_name(node).items():
+            if len(pairs) > 1 and self._repeats is not None:
+                lines, last = tuple(key.start_mark.line + 1 for key, _ in pairs), pairs[-1][1]
+                value = last.value if isinstance(last, yaml.ScalarNode) else ""
+                self._repeats.append(RepeatedKey(name=name, lines=lines, value=value))
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """The mapping of a node. A duplicate key is an error, because one of its values would be lost."""
-        seen: dict[str, int] = {}
-        for key, _ in node.value:
-            name = getattr(key, "value", None)
-            if isinstance(name, str) and name != "<<":
-                if name in seen:
-                    problem = f"{cut(name)} twice, on lines {seen[name]} and {key.start_mark.line + 1}"
-                    raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
-                seen[name] = key.start_mark.line + 1
+        """The mapping of a node. A key that occurs twice is an error if nobody notes it."""
+        for name, pairs in _by_name(node).items():
+            if len(pairs) > 1 and self._repeats is None:
+                first, second = pairs[0][0].start_mark, pairs[1][0].start_mark
+                problem = f"{cut(name)} twice, on lines {first.line + 1} and {second.line + 1}"
+                raise yaml.constructor.ConstructorError(problem=problem, problem_mark=second)
         return super().construct_mapping(node, deep)
+
+
+def _by_name(node: yaml.MappingNode) -> dict[str, list[tuple[yaml.ScalarNode, yaml.Node]]]:
+    """The pairs of a mapping by the text of their keys. Merge keys are left out."""
+    found: dict[str, list[tuple[yaml.ScalarNode, yaml.Node]]] = {}
+    for key, value in node.value:
+        if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+            found.setdefault(key.value, []).append((key, value))
+    return found
 
 
 def _number(loader: _Loader, node: yaml.ScalarNode) -> Any:

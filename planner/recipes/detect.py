@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 from planner.errors import PlannerError
 from planner.files.messages import cut
-from planner.recipes import job_system, systems, unsupported
+from planner.recipes import job_system, systems, trl_system, unsupported
 from planner.recipes.command import KNOWN_COMMANDS
 from planner.recipes.config_reader import recipe_error
 from planner.recipes.source import RecipeSource
@@ -22,15 +22,16 @@ _FINGERPRINTS = ("batch_size", "per_device_train_batch_size", "train_batch_size"
 def system_of(found: RecipeSource) -> System:
     """The system that reads a recipe.
 
-    planner's own job files come first. A recipe that looks like one of an unsupported system is not offered to the
-    supported ones. Systems of installed packages come last, so they cannot change what planner reads, and a broken
-    package harms only recipes that no other system reads.
+    planner's own job files come first. A recipe that looks like one of an unsupported system, or has many keys that
+    TRL does not know, is not offered to the supported ones. Systems of installed packages come last, so they cannot
+    change what planner reads, and a broken package harms only recipes that no other system reads.
 
     Raises:
         RecipeError: no system reads it. The message says what it looks like, and which packages failed.
     """
     likeness = unsupported.known_by(found.program, found.keys)
-    candidates: Sequence[System] = (job_system.SYSTEM,) if likeness else (job_system.SYSTEM, *systems.READ)
+    strange = likeness.text if likeness else trl_system.another_system(found)
+    candidates: Sequence[System] = (job_system.SYSTEM,) if strange else (job_system.SYSTEM, *systems.READ)
     for system in candidates:
         if system.claims(found):
             return system
@@ -41,12 +42,8 @@ def system_of(found: RecipeSource) -> System:
                 return system
         except PlannerError as error:
             broken.append(error)
-    text = _looks_like(likeness) if likeness else _near_miss(found, added) or _unknown(found)
+    text = strange or _near_miss(found, added) or _unknown(found)
     raise recipe_error(found.source, text, *map(str, broken))
-
-
-def _looks_like(likeness: unsupported.Likeness) -> str:
-    return f"this looks like {likeness.name} ({likeness.why}), which planner does not read. It reads {READ}"
 
 
 def _near_miss(found: RecipeSource, added: Sequence[System]) -> str:

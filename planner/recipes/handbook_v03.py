@@ -3,7 +3,7 @@
 Their scripts (run_sft.py, run_dpo.py, run_orpo.py, run_cpt.py) took data sets as `dataset_mixer`, NAME: SHARE.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,8 +21,9 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "dpo": {"optim": "rmsprop"},
 }
 _WHOSE = "the handbook's own scripts up to v0.3"
-# Each shipped recipe of DPO or ORPO has one of these keys, and none of SFT has.
+# Each shipped recipe of DPO or ORPO has one of the first keys, and none of SFT has. Forks for GRPO have the others.
 _OF_PAIRS = ("beta", "loss_type", "max_length", "max_prompt_length")
+_OF_GROUPS = ("system_prompt", "use_vllm", "reward_funcs", "max_completion_length")
 REASONS = {
     "use_flash_attention_2": "attn_implementation replaces it",
     "preprocessing_num_workers": "planner reads the data once",
@@ -35,9 +36,9 @@ REASONS = {
 }
 
 
-def is_older(entries: Mapping[str, Entry]) -> bool:
-    """Whether the recipe names its data as the older scripts take it, by `dataset_mixer`."""
-    return any(key.partition(".")[0] == MIXER for key in entries)
+def is_older(names: Iterable[str]) -> bool:
+    """Whether a recipe with these keys names its data as the older scripts take it, by `dataset_mixer`."""
+    return any(key.partition(".")[0] == MIXER for key in names)
 
 
 def keys_of(entries: Mapping[str, Entry]) -> tuple[str, ...]:
@@ -47,8 +48,8 @@ def keys_of(entries: Mapping[str, Entry]) -> tuple[str, ...]:
 
 
 def method_of(entries: Mapping[str, Entry]) -> tuple[str, str]:
-    """`sft` and its reason for an older recipe without keys of pairs, else two empty texts."""
-    if is_older(entries) and not any(key in entries for key in _OF_PAIRS):
+    """`sft` and its reason for an older recipe without keys of pairs or groups, else two empty texts."""
+    if is_older(entries) and not any(key in entries for key in _OF_PAIRS + _OF_GROUPS):
         return "sft", f"{MIXER} without {', '.join(_OF_PAIRS)}"
     return "", ""
 

@@ -35,4 +35,4 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     )
 
 
-SYSTEM = System(name="job", title="planner", detect=detect, read=read)
+SYSTEM = System(name="job", title="planner", detect=detect, read=read, takes_repeats=True)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from planner.recipes.config_reader import recipe_error
 from planner.recipes.detect import system_of
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.recipe import Recipe
@@ -25,6 +26,8 @@ def read_recipe(path: str, arguments: Sequence[str] = (), options: RecipeOptions
     found = find_source(path, arguments, options.env)
     system = system_of(found)
     assert system.read is not None
+    if found.repeats and not system.takes_repeats:
+        raise recipe_error(found.source, *(each.refusal(system.title) for each in found.repeats))
     recipe = system.read(found, options)
     named = found.command.launcher.get("--config_file", "") if found.command else ""
     return replace(recipe, system=system.name, title=system.title, launch_file=options.accelerate or named)

@@ -172,6 +172,13 @@ class Recipe:
     """the accelerate file that the recipe names, empty if none"""
     environment: Mapping[str, str] = field(default_factory=dict)
     """variables of trackers that the recipe's command sets"""
+    repeats: tuple[str, ...] = ()
+    """a text for each key that a file of the recipe has twice. Its system takes the last one"""
+
+    def traps(self, options: CheckOptions) -> list[Trap]:
+        """What the outcomes of `foreign` do not show, with the keys that a file has twice."""
+        assert self.foreign is not None
+        return [*(Trap(name="a key twice", text=f"{each}.") for each in self.repeats), *self.foreign.traps(options)]
 
     @property
     def precision(self) -> str:

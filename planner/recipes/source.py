@@ -14,6 +14,7 @@ from planner.recipes import unsupported
 from planner.recipes.command import Command, command_of, continued, is_command, other_of_trl, starts_program
 from planner.recipes.config_reader import mapping_of, recipe_error, text_of
 from planner.recipes.entries import flat
+from planner.recipes.repeats import RepeatedKey
 
 YAML = (".yaml", ".yml", ".json")
 _SHELL = (".sh", ".bash", ".zsh", ".slurm", ".sbatch")
@@ -46,6 +47,8 @@ class RecipeSource:
     """the part of a command or script that may contain a program's name"""
     keys: tuple[str, ...] = ()
     """dotted names of all keys and options"""
+    repeats: tuple[RepeatedKey, ...] = ()
+    """the keys that the file has twice. In `tree` the last one counts"""
 
 
 def find_source(path: str, arguments: Sequence[str], env: Mapping[str, str]) -> RecipeSource:
@@ -92,10 +95,11 @@ def _file(found: RecipeSource) -> RecipeSource:
             return replace(found, kind="Python", keys=tuple(_PYTHON_KEY.findall(text)))
         if place.suffix in _SHELL or text.startswith("#!"):
             return _script(found)
-    tree = mapping_of(text, found.source)
+    repeats: list[RepeatedKey] = []
+    tree = mapping_of(text, found.source, repeats)
     if isinstance(tree.get("defaults"), list) and place.name == "config.yaml":
         return replace(found, kind="folder", folder=place.parent)
-    return replace(found, tree=tree, keys=tuple(flat(tree, found.source)))
+    return replace(found, tree=tree, keys=tuple(flat(tree, found.source)), repeats=tuple(repeats))
 
 
 def _toml(text: str) -> dict[str, Any]:

@@ -65,6 +65,8 @@ class System:
     """writes all of a job but its batch in the system's options. None if planner writes only the batch"""
     methods: tuple[str, ...] = ()
     """the kinds of objectives that the system trains, empty if its options do not name a loss"""
+    takes_repeats: bool = False
+    """whether `read` takes a file that has a key twice, of which the last one counts. For others planner refuses it"""
 
     def __post_init__(self) -> None:
         if (self.detect is None) != (self.read is None):

@@ -5,8 +5,6 @@ so planner needs the GPU count. `trl_runs` has what TRL does with a recipe.
 """
 
 from dataclasses import replace
-from difflib import get_close_matches
-from pathlib import PurePath
 
 from planner.recipes import handbook_v03
 from planner.recipes.accelerate import LaunchSettings
@@ -16,15 +14,17 @@ from planner.recipes.drafting import (
     finish,
     make_own,
 )
-from planner.recipes.entries import COMMAND_LINE, Entry, KeyReader
+from planner.recipes.entries import COMMAND_LINE, KeyReader
 from planner.recipes.recipe import Draft, Note, Recipe
 from planner.recipes.scalars import Unresolved, number, shell_names
 from planner.recipes.trl_batching import TrlFacts
 from planner.recipes.trl_facts import facts_of
 from planner.recipes.trl_job import fill
-from planner.recipes.trl_keys import FALSE_TEXTS, KNOWN, METHODS, TRUE_BY_DEFAULT, TRUE_TEXTS, TRUTHS
+from planner.recipes.trl_keys import FALSE_TEXTS, METHODS, TRUE_TEXTS, TRUTHS
 from planner.recipes.trl_loss import changing
+from planner.recipes.trl_method import method_of
 from planner.recipes.trl_trackers import EVERY_STEP
+from planner.recipes.trl_unknown import ENVIRONMENT, refuse_unknown
 
 # The values of loss_type that mean the method's own loss.
 _PLAIN_LOSSES = {
@@ -80,8 +80,6 @@ _REASONS = {
     "do_eval": "eval_strategy decides it",
     "dataset_test_split": "planner holds eval.samples out of the training rows",
 }
-# The section of TRL's configuration files (TrlParser) with environment variables.
-_ENVIRONMENT = "env"
 _BY_PREFIX = {
     "hub_": "planner export exports a trained run",
     "logging_": EVERY_STEP,
@@ -93,38 +91,8 @@ _BY_PREFIX = {
     "ddp_": "planner shards by FSDP2",
     "fsdp": "planner configures FSDP2 itself",
     "vllm_": "your loop generates",
-    f"{_ENVIRONMENT}.": "an environment variable: set it where the workers start",
+    f"{ENVIRONMENT}.": "an environment variable: set it where the workers start",
 }
-
-
-def method_of(entries: dict[str, Entry], script: str, source: str, asked: str | None) -> tuple[str, str]:
-    """The method, and what determines it: `--method`, the script, a key, or the folder. Both are empty if unknown."""
-    if asked:
-        return asked, "--method"
-    stem = PurePath(script).stem.removeprefix("run_")
-    if stem in METHODS:
-        return stem, script
-    if stem == handbook_v03.CPT or PurePath(source).parent.name == handbook_v03.CPT:
-        return "sft", f"{handbook_v03.CPT}, continued pretraining"
-    tells = {
-        "num_generations": "grpo",
-        "desirable_weight": "kto",
-        "undesirable_weight": "kto",
-        "precompute_ref_log_probs": "dpo",
-        "packing": "sft",
-        "max_seq_length": "sft",
-        "assistant_only_loss": "sft",
-        "completion_only_loss": "sft",
-        "dataset_text_field": "sft",
-    }
-    for key, method in tells.items():
-        if key in entries:
-            return method, key
-    if (loss := entries.get("loss_type")) and isinstance(loss.value, str):
-        return "dpo", "loss_type"
-    # In the alignment-handbook a recipe is recipes/MODEL/METHOD/config_NAME.yaml.
-    folder = PurePath(source).parent.name
-    return (folder, f"the folder {folder}/") if folder in METHODS else handbook_v03.method_of(entries)
 
 
 def read(keys: KeyReader, options: RecipeOptions, *, script: str, launch: LaunchSettings | None) -> Recipe:
@@ -136,7 +104,7 @@ def read(keys: KeyReader, options: RecipeOptions, *, script: str, launch: Launch
         script: the script that a command starts, empty for a file.
         launch: the launcher's settings, None if unknown.
     """
-    _refuse_unknown(keys)
+    refuse_unknown(keys)
     handbook_v03.rename(keys)
     _read_truths(keys)
     _refuse_parallel(keys)
@@ -186,28 +154,6 @@ def read(keys: KeyReader, options: RecipeOptions, *, script: str, launch: Launch
         script=script or (f"run_{method}.py" if is_older else ""),
         config_first=is_older and not script,
     )
-
-
-def _refuse_unknown(keys: KeyReader) -> None:
-    """Notes keys that TRL does not know as mistakes."""
-    of_older = {"hub_model_revision", "logging_first_step"} if handbook_v03.is_older(keys.entries) else set()
-    for key in dict.fromkeys(name.partition(".")[0] for name in keys.entries):
-        if key in KNOWN or key in of_older or (key == _ENVIRONMENT and key not in keys.entries):
-            continue
-        positive = key.removeprefix("no_")
-        if positive != key and positive in KNOWN:
-            keys.wrong(f"{key}: {_why_not(positive)}. Write --{positive} false")
-            continue
-        near = get_close_matches(key, KNOWN, n=1, cutoff=0.75)
-        hint = f"Did you mean {near[0]}? Otherwise remove it" if near else "Remove it"
-        keys.wrong(f"{key}: TRL does not know this key and refuses the recipe. {hint}")
-
-
-def _why_not(positive: str) -> str:
-    """Why TRL refuses a key with `no_` before it."""
-    if positive in TRUE_BY_DEFAULT:
-        return f"--no_{positive} is an option of the command line and takes no value"
-    return "transformers has --no_NAME only for options that are true by default"
 
 
 def _read_truths(keys: KeyReader) -> None:

@@ -5,9 +5,10 @@ from planner.recipes.accelerate import LaunchSettings
 from planner.recipes.entries import KeyReader
 from planner.recipes.scalars import number
 from planner.recipes.trl_batching import TrlFacts
+from planner.recipes.trl_keys import OLDER_TRL
 
 # Keys that newer versions no longer take.
-_REMOVED = ("torch_dtype", "warmup_ratio", "max_seq_length", "max_prompt_length", "overwrite_output_dir")
+_REMOVED = ("torch_dtype", "warmup_ratio", "max_seq_length", "max_prompt_length", "overwrite_output_dir", *OLDER_TRL)
 
 
 def facts_of(

@@ -96,7 +96,10 @@ def _set_model(draft: Draft, keys: KeyReader) -> None:
         carry(draft, keys, "model_revision", "model.revision", keys.text("model_revision"))
     key = "max_seq_length" if keys.has("max_seq_length") else "max_length"
     if keys.has("max_seq_length") and keys.has("max_length"):
-        keys.wrong("max_seq_length and max_length: both set the length of a sample. Remove one")
+        keys.wrong(
+            "max_seq_length and max_length: both set the length of a sample. TRL up to 0.19 takes the first, and newer "
+            "ones refuse it: write its number as max_length"
+        )
     if key in keys.entries and not keys.has(key):
         keys.lacks(
             f"{key}: found null, which means no limit. Write the tokens of the longest sample, such as {key}=4096"

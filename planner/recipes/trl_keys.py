@@ -62,6 +62,10 @@ vespo_lambda_pos vllm_enable_sleep_mode vllm_group_port vllm_importance_sampling
 vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min vllm_importance_sampling_correction
 vllm_importance_sampling_mode vllm_max_model_length vllm_structured_outputs_regex
 """
+# Keys of TRL 0.7 to 0.18 that newer versions dropped. None of them decides the loss or the batch.
+_OLD = """
+max_target_length use_num_logits_to_keep vllm_device vllm_dtype vllm_max_model_len vllm_enable_prefix_caching
+"""
 # Keys of the alignment-handbook up to v0.3 (src/alignment/configs.py), which TRL's scripts refuse.
 _OLDER = """
 dataset_mixer dataset_splits dataset_configs preprocessing_num_workers use_flash_attention_2 text_column
@@ -75,6 +79,7 @@ ds3_gather_for_generation shuffle_dataset scale_rewards vllm_importance_sampling
 use_bias_correction_kl logging_first_step auto_insert_empty_system_msg
 """
 OLDER_HANDBOOK, TRUE_BY_DEFAULT = frozenset(_OLDER.split()), frozenset(_TRUE.split())
+OLDER_TRL = tuple(_OLD.split())
 VERSIONS = "in TRL 0.19 to 1.16"
 TRUTHS = (
     "bf16",
@@ -112,4 +117,4 @@ TEXTS = (
 """keys whose value on a command line is a text, also `none` and `007`"""
 TRUE_TEXTS, FALSE_TEXTS = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
 """texts that transformers' HfArgumentParser reads as booleans, in lower or upper case"""
-KNOWN = frozenset((_TRAINING + _TRL).split()) | OLDER_HANDBOOK
+KNOWN = frozenset((_TRAINING + _TRL + _OLD).split()) | OLDER_HANDBOOK

@@ -1,10 +1,13 @@
 """TRL and the alignment-handbook as a `System`: their flat YAML, and commands that start TRL's scripts."""
 
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 
+from planner.errors import RecipeError
 from planner.files.messages import cut
-from planner.recipes import trl
-from planner.recipes.accelerate import read_launch
+from planner.recipes import trl, trl_unknown
+from planner.recipes.accelerate import LaunchSettings, read_launch
 from planner.recipes.command import HYDRA_SCRIPTS, Command, other_of_trl
 from planner.recipes.config_reader import beside, mapping_of, recipe_error, text_of
 from planner.recipes.drafting import RecipeOptions
@@ -13,6 +16,7 @@ from planner.recipes.launcher import launch_of
 from planner.recipes.overrides import overrides
 from planner.recipes.recipe import Recipe
 from planner.recipes.render_trl import render, to_trl
+from planner.recipes.repeats import RepeatedKey
 from planner.recipes.scalars import shell_names
 from planner.recipes.source import YAML, RecipeSource
 from planner.recipes.system import System
@@ -29,6 +33,19 @@ def detect(found: RecipeSource) -> bool:
     tree = found.tree
     has_model = "model_name_or_path" in tree and not tree.keys().isdisjoint(_BESIDE_A_MODEL)
     return "per_device_train_batch_size" in tree or has_model
+
+
+def another_system(found: RecipeSource) -> str:
+    """What a recipe is that `detect` would take for TRL's, but whose keys are of another system. Else an empty text."""
+    if not detect(found):
+        return ""
+    entries = flat(found.tree, found.source)
+    if found.command:
+        arguments = list(found.arguments)
+        with suppress(RecipeError):  # `read` refuses a variable as the file's name
+            _config_of(arguments, found.source)
+        overrides(arguments, entries)
+    return trl_unknown.another_system(entries)
 
 
 def near_miss(found: RecipeSource) -> str:
@@ -56,7 +73,18 @@ def _of_file(found: RecipeSource, options: RecipeOptions) -> Recipe:
     keys.raise_mistakes()
     # As options of the recipe's own command, they win over its file.
     arguments = tuple(_as_option(argument) for argument in found.arguments)
-    return replace(recipe, arguments=arguments, config=found.source, environment=variables_of(options.env))
+    return replace(
+        recipe,
+        arguments=arguments,
+        config=found.source,
+        environment=variables_of(options.env),
+        repeats=_notes(found.repeats, launch),
+    )
+
+
+def _notes(repeats: Iterable[RepeatedKey], launch: LaunchSettings | None) -> tuple[str, ...]:
+    """Notes on the keys that the recipe's or the launcher's file has twice."""
+    return (*(each.note for each in repeats), *(launch.repeats if launch else ()))
 
 
 def _as_option(argument: str) -> str:
@@ -64,7 +92,7 @@ def _as_option(argument: str) -> str:
 
 
 def _no_override(argument: str) -> str:
-    return f"{cut(argument)}: neither --key value nor key=value. Remove it"
+    return f"{cut(argument)}: neither --key value nor key=value. Write one of these forms"
 
 
 def _of_command(found: RecipeSource, command: Command, options: RecipeOptions) -> Recipe:
@@ -76,19 +104,26 @@ def _of_command(found: RecipeSource, command: Command, options: RecipeOptions) -
         config = _first_of(arguments, command.script, found.source)
     written = tuple(arguments)
     options = replace(options, env={**command.environment, **options.env})
+    repeats: list[RepeatedKey] = []
     if config:
-        tree = mapping_of(text_of(beside(found.source, config)), config)
+        tree = mapping_of(text_of(beside(found.source, config)), config, repeats)
         entries |= flat(tree, config)
     others = overrides(arguments, entries)
     keys = KeyReader(source=config or found.source, entries=entries, fix="--KEY VALUE", is_for_job=options.is_for_job)
     keys.mistakes += [_no_override(argument) for argument in others if "$" not in argument]
     trl.leave_unresolved(keys)
-    recipe = trl.read(keys, options, script=command.script, launch=launch_of(command, options, keys, found.source))
+    launch = launch_of(command, options, keys, found.source)
+    recipe = trl.read(keys, options, script=command.script, launch=launch)
     for argument in others:
         recipe.draft.drop(cut(argument), "a variable that may hold any arguments: give its value by --env NAME=VALUE")
     keys.raise_mistakes()
     return replace(
-        recipe, arguments=written, config=config, config_first=config_first, environment=variables_of(options.env)
+        recipe,
+        arguments=written,
+        config=config,
+        config_first=config_first,
+        environment=variables_of(options.env),
+        repeats=_notes(repeats, launch),
     )
 
 
@@ -136,4 +171,5 @@ SYSTEM = System(
     render=render,
     render_command=to_trl,
     methods=("sft", "dpo", "ipo", "kto", "simpo"),
+    takes_repeats=True,
 )

@@ -72,9 +72,7 @@ def _set_kind(draft: Draft, keys: KeyReader, *, is_own: bool) -> None:
     if is_own and keys.has("optim_args"):
         draft.set("train.optimizer.args", keys.value("optim_args"))
     elif keys.has("optim_args"):
-        keys.refuse_in_job(
-            "optim_args", "Write its values as adam_beta1, adam_beta2, adam_epsilon and weight_decay, or remove it"
-        )
+        keys.refuse_in_job("optim_args", "Write its values as adam_beta1, adam_beta2, adam_epsilon and weight_decay")
 
 
 def set_schedule(draft: Draft, keys: KeyReader, facts: TrlFacts, *, is_own: bool) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from planner.files.messages import cut
 
 READ = "the DPO repository, HALOs, TRL, DeepSpeed's batch sizes and its own jobs"
-# A single key may belong to any system.
+# A single key may belong to any system, unless it is one of `own`.
 _FEWEST_KEYS = 2
 _MOST_SHOWN = 4
 
@@ -18,12 +18,20 @@ class UnsupportedSystem:
 
     name: str
     keys: frozenset[str] = frozenset()
+    """two of them name the system"""
+    own: frozenset[str] = frozenset()
+    """keys that no other system has, so that one names it"""
     program: re.Pattern[str] | None = None
     """matches its programs in the text of a command"""
 
 
-def _system(name: str, keys: str = "", program: str = "") -> UnsupportedSystem:
-    return UnsupportedSystem(name=name, keys=frozenset(keys.split()), program=re.compile(program) if program else None)
+def _system(name: str, keys: str = "", program: str = "", own: str = "") -> UnsupportedSystem:
+    return UnsupportedSystem(
+        name=name,
+        keys=frozenset(keys.split()),
+        own=frozenset(own.split()),
+        program=re.compile(program) if program else None,
+    )
 
 
 UNSUPPORTED = (
@@ -36,7 +44,11 @@ UNSUPPORTED = (
     _system(
         "LLaMA-Factory",
         "stage finetuning_type template cutoff_len lora_target lora_rank pref_beta pref_loss pref_ftx plot_loss "
-        "overwrite_cache max_samples dataset_dir val_size neat_packing mask_history train_on_prompt",
+        "overwrite_cache max_samples dataset_dir val_size neat_packing mask_history train_on_prompt dataset "
+        "eval_dataset pref_bco_weight dpo_beta dpo_loss dpo_ftx kto_ftx enable_liger_kernel quantization_bit "
+        "use_galore use_badam freeze_trainable_layers export_dir infer_backend "
+        "adapter_name_or_path use_unsloth flash_attn dist_config "
+        "init_config kernel_config",
         r"\bllamafactory-cli\b|\bsrc/train_bash\.py\b",
     ),
     _system(
@@ -50,8 +62,86 @@ UNSUPPORTED = (
         "verl",
         "actor_rollout_ref critic.ppo_micro_batch_size_per_gpu data.train_batch_size data.max_response_length "
         "data.micro_batch_size_per_gpu algorithm.adv_estimator trainer.n_gpus_per_node trainer.total_epochs "
-        "trainer.nnodes model.partial_pretrain",
+        "trainer.nnodes model.partial_pretrain worker.actor worker.rollout data.rollout_batch_size",
         r"\bverl\.trainer\.\w+|\bverl/trainer/",
+    ),
+    _system(
+        "SimPO or a fork of its trainer",
+        "sft_weight trainer_type rho ema_momentum beta_min ln",
+        r"\brun_simpo\.py\b",
+        own="gamma_beta_ratio",
+    ),
+    _system(
+        "Open-Instruct",
+        "use_flash_attn tokenizer_name use_slow_tokenizer max_train_samples checkpointing_steps with_tracking add_bos "
+        "dataset_mix_dir keep_last_n_checkpoints use_lora low_cpu_mem_usage reduce_loss dpo_loss_type dpo_beta "
+        "clip_grad_norm try_launch_beaker_eval_jobs try_auto_save_to_beaker gs_bucket_path hf_metadata_dataset",
+        r"\bopen_instruct[./]\w+",
+        own="dataset_mixer_list dataset_mixer_eval_list dataset_mixer_list_splits dataset_transform_fn",
+    ),
+    _system(
+        "Online-RLHF of RLHFlow",
+        "train_dir eval_dir ref_model choose_type mask_prompt margin_scale eos_padding eot_token len_penalty "
+        "max_training_samples optimizer_type",
+        r"\bdpo_iteration/run_dpo\.py\b",
+    ),
+    _system(
+        "Open R1 with settings of its own rewards",
+        "dataset_prompt_column code_language code_eval_test_batch_size code_eval_scoring_mode code_provider "
+        "parallel_code_exec_per_proc e2b_router_url morph_router_url cosine_min_value_wrong cosine_max_value_wrong "
+        "cosine_min_value_correct cosine_max_value_correct cosine_max_len repetition_n_grams repetition_max_penalty "
+        "max_completion_len soft_punish_cache",
+    ),
+    _system(
+        "LMFlow",
+        "dataset_path disable_group_texts arch_type conversation_template use_lisa lisa_activated_layers "
+        "lisa_interval_steps sampling_paired_method validation_split_percentage block_size",
+        r"\blmflow\b",
+    ),
+    _system(
+        "nanotron",
+        "tokens.batch_accumulation_per_replica tokens.micro_batch_size tokens.sequence_length parallelism.dp "
+        "parallelism.pp parallelism.tp checkpoints.checkpoint_interval general.project optimizer.zero_stage",
+        r"\bnanotron\b|\brun_train\.py\b(?=[^\n]*--config-file\b)",
+    ),
+    _system(
+        "AutoTrain",
+        "project_name backend data.column_mapping data.chat_template params.block_size params.mixed_precision "
+        "params.peft hub.username",
+        r"\bautotrain\s+(?:llm|--config)",
+    ),
+    _system(
+        "trlX",
+        "train.total_steps train.seq_length train.trainer train.pipeline model.num_layers_unfrozen method.ppo_epochs "
+        "method.init_kl_coef method.num_rollouts method.chunk_size",
+    ),
+    _system(
+        "Oumi",
+        "training.trainer_type data.train.datasets training.max_steps training.enable_gradient_checkpointing "
+        "model.model_max_length training.per_device_train_batch_size",
+        r"\boumi\s+(?:distributed|train)\b",
+    ),
+    _system(
+        "lingua",
+        "dump_dir async_eval_gpus distributed.fsdp_type data.root_dir optim.lr_min_ratio checkpoint.dump profiling.run",
+        r"\bapps\.(?:main|mamba|mtp|minGRU)\.train\b",
+    ),
+    _system(
+        "Unsloth Studio",
+        "training_type use_loftq finetune_vision_layers finetune_language_layers finetune_attention_modules "
+        "finetune_mlp_modules vision_all_linear train_on_completions",
+        r"\bunsloth-cli\.py\b",
+    ),
+    _system(
+        "MLX LM",
+        "iters val_batches steps_per_report steps_per_eval adapter_path grad_checkpoint lora_parameters lora_layers "
+        "resume_adapter_file test_batches",
+        r"\bmlx_lm\b",
+    ),
+    _system(
+        "Tinker",
+        "renderer_name lora_rank load_checkpoint_path",
+        r"\btinker_cookbook\b",
     ),
     _system(
         "nanoGPT",
@@ -91,7 +181,8 @@ UNSUPPORTED = (
     ),
     _system(
         "FastChat, Stanford Alpaca or LLaVA",
-        "data_path model_max_length lazy_preprocess",
+        "data_path model_max_length lazy_preprocess vision_tower mm_projector_type mm_projector_lr tune_mm_mlp_adapter "
+        "pretrain_mm_mlp_adapter mm_vision_select_layer mm_use_im_start_end eval_data_path",
         r"\b(?:fastchat|llava)[./]train\b",
     ),
     _system(
@@ -102,6 +193,8 @@ UNSUPPORTED = (
     ),
     _system(
         "an example of transformers",
+        "dataset_config_name validation_split_percentage train_file validation_file config_name config_overrides "
+        "use_fast_tokenizer max_eval_samples model_type tokenizer_name max_train_samples low_cpu_mem_usage",
         program=r"\brun_(?:clm|fim|mlm|plm)(?:_no_trainer)?\.py\b",
     ),
     _system(
@@ -133,7 +226,8 @@ UNSUPPORTED = (
     ),
     _system(
         "ms-swift",
-        "tuner_type train_type tuner_backend split_dataset_ratio rlhf_type target_modules system",
+        "tuner_type train_type tuner_backend split_dataset_ratio rlhf_type target_modules system attn_impl freeze_vit "
+        "freeze_aligner lazy_tokenize max_pixels loss_scale custom_register_path load_args",
         r"(?:^|\s)(?:megatron|swift)\s+(?:sft|rlhf|pt)\b",
     ),
     _system(
@@ -146,11 +240,11 @@ UNSUPPORTED = (
 
 
 def by_keys(keys: Iterable[str]) -> tuple[UnsupportedSystem, list[str]] | None:
-    """The system with most of the dotted keys, and those keys. None if no system has two of them."""
+    """The system with most of the dotted keys, and those keys. None if no system has two of them, or one of its own."""
     names = list(dict.fromkeys(part for key in keys for part in _with_sections(key)))
-    found = [(each, [name for name in names if name in each.keys]) for each in UNSUPPORTED]
-    best = max(found, key=lambda pair: len(pair[1]))
-    return best if len(best[1]) >= _FEWEST_KEYS else None
+    found = [(each, [name for name in names if name in each.keys | each.own]) for each in UNSUPPORTED]
+    named = [(each, marks) for each, marks in found if len(marks) >= _FEWEST_KEYS or not each.own.isdisjoint(marks)]
+    return max(named, key=lambda pair: len(pair[1]), default=None)
 
 
 def by_program(text: str) -> UnsupportedSystem | None:
@@ -171,6 +265,11 @@ class Likeness:
     name: str
     why: str
     """the program or the keys by which it was recognised"""
+
+    @property
+    def text(self) -> str:
+        """The refusal of a recipe of this system."""
+        return f"this looks like {self.name} ({self.why}), which planner does not read. It reads {READ}"
 
 
 def known_by(program: str, keys: Iterable[str]) -> Likeness | None:

@@ -34,7 +34,8 @@ def conversion_lines(recipe: Recipe, width: int | None = None) -> list[str]:
     """What was carried over, derived and dropped, and what the user has to do, wrapped to `width` columns."""
     draft = recipe.draft
     lines = [f"{printable(recipe.source)}: {recipe_text(recipe)}"]
-    for title, notes in (("carried over", draft.carried), ("derived", draft.derived), ("dropped", draft.dropped)):
+    derived = [*(Note(key="", text=each) for each in recipe.repeats), *draft.derived]
+    for title, notes in (("carried over", draft.carried), ("derived", derived), ("dropped", draft.dropped)):
         lines += _listed(title, _together(notes, is_keyed=title != "derived"), width, title != "dropped")
     return lines + _listed("to do", list(enumerate(draft.to_do, start=1)), width)
 
@@ -75,7 +76,7 @@ def _with_commands(text: str, width: int | None, first: str, later: str) -> list
 def rewrite_lines(recipe: Recipe, made: Rewrite, gpus: int, width: int | None = None) -> list[str]:
     """The command and the file for another system, with notes as comments, wrapped to `width` columns."""
     lines = [f"# {recipe_text(recipe)}", f"# at {counted(gpus, 'GPU')}: {made.arithmetic}"]
-    lines += [f"# {line}" for note in made.notes for line in wrapped(note, width)]
+    lines += [f"# {line}" for note in (*recipe.repeats, *made.notes) for line in wrapped(note, width)]
     lines += [line for note in made.unsaid for line in _with_commands(note, width, "# not said: ", "#   ")]
     lines += [made.command, *(["", *made.file.rstrip("\n").split("\n")] if made.file else [])]
     # A DeepSpeed file may contain tabs. Every other control character is escaped.
@@ -164,9 +165,11 @@ def unit_lines(recipe: Recipe, width: int | None = None) -> list[str]:
 
 def trap_lines(recipe: Recipe, question: CheckOptions, width: int | None = None) -> list[str]:
     """The traps that the table does not show, each in a sentence or two, wrapped to `width` columns."""
-    assert recipe.foreign is not None
-    traps = recipe.foreign.traps(question)
-    return [line for trap in traps for line in wrapped(f"{trap.name}: {trap.text}", width or _WIDTH, "  ", "    ")]
+    return [
+        line
+        for trap in recipe.traps(question)
+        for line in wrapped(f"{trap.name}: {trap.text}", width or _WIDTH, "  ", "    ")
+    ]
 
 
 def check_json(recipe: Recipe, plans: Sequence[Plan], question: CheckOptions) -> str:
@@ -187,7 +190,7 @@ def check_json(recipe: Recipe, plans: Sequence[Plan], question: CheckOptions) ->
             {"key": each.key, "value": each.value, "there": each.there, "here": each.here}
             for each in recipe.foreign.units()
         ],
-        "traps": [{"name": trap.name, "text": trap.text} for trap in recipe.foreign.traps(question)],
+        "traps": [{"name": trap.name, "text": trap.text} for trap in recipe.traps(question)],
     }
     return json.dumps(made, indent=1)
 

@@ -178,7 +178,6 @@ WRONG = [
     ),
     wrong("unknown override", TRL, *SFT, "--learnin_rate", "3", says="learnin_rate: TRL does not know this key"),
     wrong("no option", TRL, *SFT, "7", says="7: neither --key value nor key=value"),
-    wrong("twice", f"{TRL}seed: 4\nseed: 4\n", *SFT, says="seed twice, on lines 5 and 6"),
     wrong("text", TRL.replace("8", "eight"), *SFT, says='per_device_train_batch_size: found "eight" (text)'),
     wrong("zero", TRL.replace("2", "0"), *SFT, says="gradient_accumulation_steps: found 0 (a whole number)"),
     wrong("two lengths", f"{TRL}max_length: 5\nmax_seq_length: 9\n", *SFT, says="both set the length of a sample"),
