@@ -9,13 +9,22 @@ from dataclasses import dataclass, field
 
 from planner.files.messages import cut
 from planner.recipes.config_reader import recipe_error
+from planner.recipes.shell_brackets import ShellError
 from planner.recipes.shell_documents import Script, continued, scripts_in
 from planner.recipes.shell_programs import module_named, script_at, script_named
 from planner.recipes.shell_runs import Follower, Started
 from planner.recipes.shell_values import Shell
-from planner.recipes.shell_words import ShellError
 
-__all__ = ["HYDRA_SCRIPTS", "KNOWN_COMMANDS", "Command", "command_of", "continued", "is_command", "other_of_trl", "starts_program"]
+__all__ = [
+    "HYDRA_SCRIPTS",
+    "KNOWN_COMMANDS",
+    "Command",
+    "command_of",
+    "continued",
+    "is_command",
+    "other_of_trl",
+    "starts_program",
+]
 
 KNOWN_COMMANDS = "train.py, launch.py, sft.py, trl dpo, ..."
 HYDRA_SCRIPTS = {"train.py": "the DPO repository", "launch.py": "HALOs"}
@@ -34,6 +43,7 @@ _PROGRAM = re.compile(
 _OTHER_TRL = re.compile(r"(?:^|\s)trl\s+([a-z][\w-]*)")
 # A line of prose that cannot be read, but begins as a training command does.
 _BEGINS_TRAINING = re.compile(r"\S*(?:python[\d.]*|torchrun|accelerate|deepspeed|trl|uvx?|srun|[\w/]*\.py)\s")
+_LAST_BACKSLASH = re.compile(r"(?<!\\)\\\s*\Z")
 _SAMPLES = "--num_samples_per_prompt"
 _PASSED_ON = {
     "--num_processes": "--num_processes",
@@ -164,7 +174,8 @@ def _follow(script: Script, finder: _Finder, env: Mapping[str, str]) -> None:
     shell = Shell(given=env)
     follower = Follower(visit=finder.visit, hints=_HINT)
     try:
-        follower.follow(script.text, shell, script.before)
+        # bash ignores a backslash that ends a file, and a command that was cut out of a README may have one.
+        follower.follow(_LAST_BACKSLASH.sub("", script.text), shell, script.before)
         for name in [] if finder.found else list(shell.functions):
             if name not in follower.called:
                 follower.call(name, shell, None)

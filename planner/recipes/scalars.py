@@ -10,8 +10,8 @@ _INTEGER = re.compile(f"[-+]?{_DIGITS}")
 _DECIMAL = re.compile(rf"[-+]?(\.{_DIGITS}|{_DIGITS}(\.({_DIGITS})?)?)([eE][-+]?[0-9]+)?")
 # `$NAME` or `${NAME}` in capitals is a shell variable. `${name}` is Hydra's, but `${name:-}` a shell's.
 _SHELL = re.compile(r"\$(?:([A-Za-z0-9_]+)|\{([A-Z_][A-Z0-9_]*|[0-9]+|[A-Za-z_]\w*(?=:-\}))(?::?-[^{}]*)?\})")
-# `$(command)`, `$((expression))`, `$@`, `${#NAME}`, `${NAME%.py}` in capitals.
-_OTHER_OF_SHELL = re.compile(r"\$(?:[(@*#?]|\{(?:[#!@*]|[A-Z_][A-Z0-9_]*[:%#/^,@\[?=+]))")
+# `$(command)`, `$((expression))`, `$@`, `${#NAME}`, `${NAME%.py}`, `${NAME[0]}`. `${name:...}` is Hydra's.
+_OTHER_OF_SHELL = re.compile(r"\$(?:[(@*#?!$-]|\{(?:[#!@*?$-]|[A-Z_][A-Z0-9_]*:|[A-Za-z_]\w*[%#/^,@\[?=+]))")
 _HYDRAS_ENV = re.compile(r"\$\{oc\.env:([A-Za-z0-9_]+)")
 _LITERALS = {"null": None, "none": None, "~": None, "true": True, "false": False}
 # More than a recipe needs, and far below the 4300 digits at which Python's int() fails.

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from itertools import pairwise
 
 _TOKEN = re.compile(r"\s*(?:(0|[1-9][0-9]{0,18})(?![\w.#])|([A-Za-z_]\w*)|([-+*/%()]))", re.ASCII)
 _WHOLE = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,18})")
@@ -36,7 +37,7 @@ def compute(text: str, value: Callable[[str], str | None]) -> int | None:
         else:
             tokens.append(int(found[1]) if found[1] else found[3])
         at = found.end()
-    if any(first == second and first in {"+", "-"} for first, second in zip(tokens, tokens[1:], strict=False)):
+    if any(first == second and first in {"+", "-"} for first, second in pairwise(tokens)):
         return None  # `++` and `--` change variables
     try:
         result = _Reader(tokens).all()
@@ -83,17 +84,17 @@ class _Reader:
         return result
 
     def signed(self) -> int:
-        token = self._take()
-        if token in {"+", "-"}:
+        first = self._take()
+        if first in {"+", "-"}:
             value = self.signed()
-            return -value if token == "-" else value
-        if token == "(":
+            return -value if first == "-" else value
+        if first == "(":
             value = self.sum()
             if self._take() != ")":
                 raise ValueError
             return value
-        if isinstance(token, int):
-            return _checked(token)
+        if isinstance(first, int):
+            return _checked(first)
         raise ValueError
 
 

@@ -6,7 +6,20 @@ from dataclasses import dataclass
 _DOCUMENT = (".md", ".markdown", ".mdx", ".rst", ".txt", ".py", ".ipynb", ".html", ".tex")
 _FENCE = re.compile(r"[ \t]*(?:[>*-][ \t]+)?(?:```+|~~~+)[ \t]*([\w+-]*)[^`\n]*")
 _FENCE_LINE = re.compile(rf"^{_FENCE.pattern}$", re.MULTILINE)
-_OF_SHELLS = ("", "bash", "sh", "shell", "zsh", "console", "terminal", "text", "txt", "shellscript", "shell-session", "cmd")
+_OF_SHELLS = (
+    "",
+    "bash",
+    "sh",
+    "shell",
+    "zsh",
+    "console",
+    "terminal",
+    "text",
+    "txt",
+    "shellscript",
+    "shell-session",
+    "cmd",
+)
 # A backslash at a line's end, also with a comment behind it, as in READMEs.
 _CONTINUED = re.compile(r"\\[ \t]*(#[^\n]*)?\n")
 

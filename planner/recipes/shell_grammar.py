@@ -6,13 +6,13 @@ its own.
 
 import re
 
-from planner.recipes.shell_nodes import Assignment, Block, Node, Simple, assignment_of
-from planner.recipes.shell_words import HereDocument, Lexer, Part, ShellError, Token, Word, close
+from planner.recipes.shell_brackets import ShellError, close
+from planner.recipes.shell_nodes import MOST_NESTED, Assignment, Block, Node, Simple, arithmetic, assignment_of, chained
+from planner.recipes.shell_words import HereDocument, Lexer, Token, Word
 
 # Far above any real script.
 _MOST_CHARACTERS = 300_000
 _MOST_COMMANDS = 20_000
-_MOST_NESTED = 40
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _FUNCTION = re.compile(r"[^\s'\"\\$`=]+")
@@ -74,8 +74,8 @@ class _Parser:
         """Commands up to a word or operator that ends a list."""
         nodes: list[Node] = []
         self.depth += 1
-        if self.depth > _MOST_NESTED:
-            raise ShellError(f"line {self.token.line}: found commands nested more than {_MOST_NESTED} deep")
+        if self.depth > MOST_NESTED:
+            raise ShellError(f"line {self.token.line}: found commands nested more than {MOST_NESTED} deep")
         self._skip_lines()
         while not self._is_at_end():
             made = self._chain()
@@ -101,7 +101,7 @@ class _Parser:
             operator = self._next().text
             self._skip_lines()
             parts.append((operator, self._pipeline()))
-        return _chained(parts)
+        return chained(parts)
 
     def _pipeline(self) -> list[Node]:
         while self._is_word("!", "time"):
@@ -133,7 +133,7 @@ class _Parser:
     def _brackets(self) -> list[Node]:
         line = self.token.line
         if self.lexer.text.startswith("(", self.lexer.at):
-            return [_arithmetic(self._raw_brackets(), line)]
+            return [arithmetic(self._raw_brackets(), line)]
         self._next()
         body = self._list(is_needed=True)
         self._expect(")")
@@ -149,32 +149,39 @@ class _Parser:
 
     def _compound(self) -> list[Node]:
         word = self.token.word.raw if self.token.word else ""
-        match word:
-            case "if":
-                return self._if()
-            case "while" | "until":
-                self._next()
-                condition = self._list(is_needed=True)
-                return [Block("loop", (*condition, *self._do()))]
-            case "for" | "select":
-                return self._for()
-            case "case":
-                return self._case()
-            case "{":
-                self._next()
-                body = self._list(is_needed=True)
-                self._expect("}")
-                return [Block("all", body)]
-            case "[[":
-                return self._condition()
-            case "function":
-                self._next()
-                name = self._plain_name(_FUNCTION)
-                if self._is("("):
-                    self._next()
-                    self._expect(")")
-                return [self._function(name)]
-        raise ShellError(f"line {self.token.line}: found {word}, which planner does not read")
+        readers = {
+            "if": self._if,
+            "while": self._while,
+            "until": self._while,
+            "for": self._for,
+            "select": self._for,
+            "case": self._case,
+            "{": self._group,
+            "[[": self._condition,
+            "function": self._named_function,
+        }
+        if word not in readers:
+            raise ShellError(f"line {self.token.line}: found {word}, which planner does not read")
+        return readers[word]()
+
+    def _while(self) -> list[Node]:
+        self._next()
+        condition = self._list(is_needed=True)
+        return [Block("loop", (*condition, *self._do()))]
+
+    def _group(self) -> list[Node]:
+        self._next()
+        body = self._list(is_needed=True)
+        self._expect("}")
+        return [Block("all", body)]
+
+    def _named_function(self) -> list[Node]:
+        self._next()
+        name = self._plain_name(_FUNCTION)
+        if self._is("("):
+            self._next()
+            self._expect(")")
+        return [self._function(name)]
 
     def _if(self) -> list[Node]:
         """The first condition runs always. All else runs maybe."""
@@ -205,7 +212,7 @@ class _Parser:
         if self._is("("):
             if not self.lexer.text.startswith("(", self.lexer.at):
                 raise self._unexpected()
-            header = _arithmetic(self._raw_brackets(), line)
+            header = arithmetic(self._raw_brackets(), line)
         else:
             header = None
             name = self._plain_name(_NAME)
@@ -293,7 +300,7 @@ class _Parser:
                     self._next()
                     self._expect(")")
                     return [self._function(word.raw)]
-        if not (words or assignments or has_redirection) or (words and words[0].raw in _RESERVED_ENDS):
+        if not (words or assignments or has_redirection) or (words and words[0].raw in (*_RESERVED_ENDS, "]]")):
             raise self._unexpected()
         return [Simple(tuple(assignments), tuple(words), line, stdin[-1] if stdin else None)]
 
@@ -317,33 +324,3 @@ class _Parser:
             self.lexer.documents += made
         self._next()
         return made or True
-
-
-def _chained(parts: list[tuple[str, list[Node]]]) -> list[Node]:
-    """`a && b || c`: `a` runs always. Up to the first `||`, each command runs only where the one before it has run."""
-    first = next((at for at, (operator, _) in enumerate(parts) if operator == "||"), len(parts))
-    if first > _MOST_NESTED:
-        raise ShellError(f"found more than {_MOST_NESTED} commands in a chain of &&")
-    made: list[Node] = []
-    for _, nodes in reversed(parts[:first]):
-        rest: list[Node] = made if not made or _is_certain(nodes) else [Block("maybe", tuple(made))]
-        made = [*nodes, *rest]
-    return [*made, *(Block("maybe", tuple(nodes)) for _, nodes in parts[first:])]
-
-
-def _is_certain(nodes: list[Node]) -> bool:
-    """Whether a command never fails: an assignment without a command in it."""
-    return all(
-        isinstance(node, Simple)
-        and not node.words
-        and node.assignments
-        and all(part.kind in {"text", "variable"} for its in node.assignments for part in its.word.parts)
-        for node in nodes
-    )
-
-
-def _arithmetic(text: str, line: int) -> Simple:
-    """`((...))` as a command that may set each variable in it."""
-    names = dict.fromkeys(_NAME.findall(text))
-    unknown = Word((Part("command", "", False),), "", line)
-    return Simple(tuple(Assignment(name, unknown, adds=False, is_element=False) for name in names), (), line, None)

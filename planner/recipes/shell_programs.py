@@ -13,11 +13,24 @@ _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 _LAUNCHERS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed", "trl")
 # Modules behind `python -m` that start the script behind them.
 _LAUNCHING = (
-    "torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "accelerate.commands.accelerate_cli",
-    "deepspeed", "deepspeed.launcher.runner", "trl", "trl.cli", "debugpy", "pdb", "cProfile", "scalene", "torch.utils.bottleneck",
+    "torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed",
+    "deepspeed.launcher.runner", "debugpy", "pdb", "cProfile", "scalene", "torch.utils.bottleneck",
 )  # fmt: skip
 # Programs that start the program behind their options. These options have no value, but for a few.
-_PLAIN = ("nohup", "exec", "command", "builtin", "env", "setsid", "time", "stdbuf", "sudo", "nice", "ionice", "caffeinate")
+_PLAIN = (
+    "nohup",
+    "exec",
+    "command",
+    "builtin",
+    "env",
+    "setsid",
+    "time",
+    "stdbuf",
+    "sudo",
+    "nice",
+    "ionice",
+    "caffeinate",
+)
 _VALUED = ("-u", "-n", "-C", "-c", "-g", "-S", "-o", "-i", "-e")
 # Their options may have values. The words that must follow, and the number of words before the program.
 _STARTING = {
@@ -48,22 +61,25 @@ def script_at(words: Sequence[str]) -> int | None:
     at = program_at(words)
     if at is None or at >= len(words):
         return None
-    name = _base(words[at])
+    name, script = _base(words[at]), None
     if script_named(words[at]):
-        return at
-    if name == "trl":
-        return _of_trl(words, at + 1)
-    if _PYTHON.fullmatch(name):
-        return _of_python(words, at + 1)
-    if name == "accelerate":
-        return _of_launcher(words, at + 2) if tuple(words[at + 1 : at + 2]) == ("launch",) else None
-    if name in _LAUNCHERS or has_shell(words[at]):
-        return _of_launcher(words, at + 1)
-    return None
+        script = at
+    elif name == "trl":
+        script = _of_trl(words, at + 1)
+    elif _PYTHON.fullmatch(name):
+        script = _of_python(words, at + 1)
+    elif name == "accelerate":
+        script = _of_launcher(words, at + 2) if tuple(words[at + 1 : at + 2]) == ("launch",) else None
+    elif name in _LAUNCHERS or has_shell(words[at]):
+        script = _of_launcher(words, at + 1)
+    return script
 
 
 def nested_script(words: Sequence[str]) -> tuple[str, Sequence[str]] | None:
-    """The text that a command gives to another shell, `bash -c TEXT`, and the arguments behind it. None if there is none."""
+    """The text that a command gives to another shell, `bash -c TEXT`, and the arguments behind it.
+
+    None if there is none.
+    """
     at = program_at(words)
     if at is None or at >= len(words):
         return None
@@ -72,15 +88,7 @@ def nested_script(words: Sequence[str]) -> tuple[str, Sequence[str]] | None:
         return " ".join(words[at + 1 :]), ()
     if name == "sbatch":
         return _wrapped(words[at + 1 :])
-    if name not in _SHELLS:
-        return None
-    for index in range(at + 1, len(words)):
-        word = words[index]
-        if re.fullmatch(r"-[a-zA-Z]*c", word):
-            return (words[index + 1], words[index + 2 :]) if index + 1 < len(words) else None
-        if not word.startswith(("-", "+")) and words[index - 1] not in {"-o", "-O"}:
-            return None
-    return None
+    return _of_shell(words, at + 1) if name in _SHELLS else None
 
 
 def reads_script(words: Sequence[str]) -> bool:
@@ -194,6 +202,17 @@ def _of_launcher(words: Sequence[str], at: int) -> int | None:
         if script_named(word):
             return index
         if word.endswith(".py") and not words[index - 1].startswith("-"):
+            return None
+    return None
+
+
+def _of_shell(words: Sequence[str], at: int) -> tuple[str, Sequence[str]] | None:
+    """The text behind `-c` and its arguments."""
+    for index in range(at, len(words)):
+        word = words[index]
+        if re.fullmatch(r"-[a-zA-Z]*c", word):
+            return (words[index + 1], words[index + 2 :]) if index + 1 < len(words) else None
+        if not word.startswith(("-", "+")) and words[index - 1] not in {"-o", "-O"}:
             return None
     return None
 

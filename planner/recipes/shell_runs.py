@@ -1,6 +1,7 @@
 """Follows a shell script from command to command, with the variables that each one sees. It runs nothing.
 
-A variable is known where bash is certain to give it that value. Behind a condition or a loop that sets it, it is unknown.
+A variable is known where bash is certain to give it that value. Behind a condition or a loop that sets it, it is
+unknown.
 """
 
 import contextlib
@@ -8,11 +9,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from planner.recipes.scalars import has_shell
+from planner.recipes.shell_brackets import ShellError
 from planner.recipes.shell_grammar import parse
 from planner.recipes.shell_nodes import Block, Node, Simple, assignment_of
 from planner.recipes.shell_programs import nested_script, program_at, reads_script
-from planner.recipes.shell_values import Filled, Shell, has_braces
-from planner.recipes.shell_words import HereDocument, Lexer, Part, ShellError, Word, merged
+from planner.recipes.shell_values import Filled, Shell, Value, has_braces
+from planner.recipes.shell_words import HereDocument, Lexer, Part, Word, merged
 
 _MOST_STARTS = 50_000
 _MOST_CALLS = 20
@@ -107,9 +110,12 @@ class Follower:
         if block.kind == "loop":
             for name in _names_set(block.body, shell, set()) | ({block.name} if block.name else set()):
                 shell.set(name, None)
-        before = (shell.positional, shell.exports_all)
+        before, exported = (shell.positional, shell.exports_all), set(shell.exported)
         self._all(block.body, shell)
         changed = shell.layers.pop()
+        for name in exported ^ shell.exported:
+            shell.exported.add(name)
+            changed[name] = None
         for name, value in changed.items():
             if not shell.is_set(name) or shell.value(name) != value:
                 shell.set(name, None)
@@ -143,6 +149,8 @@ class Follower:
             for each in words[1:]:
                 for found in _NAME.findall(each) if name == "let" else [each]:
                     shell.set(found, None)
+            if name == "unset":
+                shell.exported.difference_update(words[1:])
         elif name == "set":
             _set(words[1:], shell)
         elif name == "shift":
@@ -158,13 +166,17 @@ class Follower:
     def _called(self, node: Simple, words: tuple[str, ...], shell: Shell) -> None:
         for its in node.assignments:
             shell.assign(its)
-        self.call(words[0], shell, words[1:])
+        self.call(words[0], shell, _arguments(words[1:]))
         for its in node.assignments:
             shell.set(its.name, None)
 
     def _of(self, node: Simple, words: tuple[str, ...], shell: Shell) -> Started:
         assigned: dict[str, str] = {}
-        inner = shell if not node.assignments else replace(shell, layers=[*shell.layers, {}], exported=set(), exports_all=False)
+        inner = (
+            shell
+            if not node.assignments
+            else replace(shell, layers=[*shell.layers, {}], exported=set(), exports_all=False)
+        )
         for its in node.assignments:
             inner.assign(its)
             value = inner.value(its.name)
@@ -179,20 +191,27 @@ class Follower:
         """`export A=1 B=2`, `declare -x A=1`, `local A`."""
         first = node.words[0].raw
         options = "".join(word.raw[1:] for word in node.words[1:] if word.raw.startswith(("-", "+")))
-        exports = first == "export" and "n" not in options or "x" in options
-        for word in node.words[1:]:
-            if word.raw.startswith(("-", "+")) or "f" in options:
+        exports = (first == "export" and "n" not in options) or "x" in options
+        changes = set("iluAc") if first == "export" else set("iluAcn")
+        values: dict[str, Value] = {}
+        names: list[str] = []
+        # bash fills in all words before it sets the first variable.
+        for word in [] if "f" in options else node.words[1:]:
+            if word.raw.startswith(("-", "+")):
                 continue
             if its := assignment_of(word):
-                value = shell.assigned(its)
-                shell.set(its.name, None if set(options) & set("ilucnA") - ({"n"} if first == "export" else set()) else value)
-                names = [its.name]
+                values[its.name] = None if changes & set(options) else shell.assigned(its)
+                names.append(its.name)
             else:
-                names = _declared(shell.fill(word).words, shell, is_local=first == "local")
-            if first != "export" and first != "readonly":
-                self._locals[-1].update(names)
-            for name in names:
-                (shell.exported.add if exports else shell.exported.discard if "n" in options else _keep)(name)
+                names += _declared(shell.fill(word).words, values, is_local=first == "local")
+        for name, value in values.items():
+            shell.set(name, value)
+        if first not in {"export", "readonly"}:
+            self._locals[-1].update(names)
+        if exports:
+            shell.exported.update(names)
+        elif first == "export":
+            shell.exported.difference_update(names)
 
     def _nested(self, node: Simple, words: tuple[str, ...], filled: Sequence[Filled], shell: Shell) -> None:
         """Follows the text that a command gives to another shell."""
@@ -207,7 +226,7 @@ class Follower:
                     with contextlib.suppress(ShellError):
                         self.follow(text, inner)
             else:
-                inner = _child(shell, node, unknown, tuple(arguments[1:]))
+                inner = _child(shell, node, unknown, _arguments(arguments[1:]))
             self._follow_text(text, inner, self._line_of_text(node, text))
         elif node.stdin and reads_script(words):
             made = _document(node.stdin, shell)
@@ -230,10 +249,6 @@ class Follower:
             for part in word.parts:
                 if part.kind == "command" and self.hints.search(part.text):
                     self.follow(part.text, _copy(shell), self._first_lines[-1] + word.line - 1)
-
-
-def _keep(_: str) -> None:
-    """Leaves a variable as it is."""
 
 
 def _copy(shell: Shell) -> Shell:
@@ -268,25 +283,31 @@ def _document(document: HereDocument, shell: Shell) -> Filled:
     return shell.fill(Word(merged(parts), document.body, 0), splits=False)
 
 
-def _declared(texts: Sequence[str], shell: Shell, *, is_local: bool) -> list[str]:
-    """The names that `export` has as texts, `"NAME=VALUE"` or `NAME`, which it sets."""
+def _declared(texts: Sequence[str], values: dict[str, Value], *, is_local: bool) -> list[str]:
+    """The names that `export` has as texts, `"NAME=VALUE"` or `NAME`. Their values are added to `values`."""
     names = []
     for text in texts:
         name, sign, value = text.partition("=")
         if sign:
-            shell.set(name.rstrip("+"), None if name.endswith("+") else value)
+            name = name.rstrip("+")
+            values[name] = None if text.startswith(f"{name}+") else value
         elif is_local:
-            shell.set(name, "")
+            values[name] = None
         names.append(name)
     return names
+
+
+def _arguments(words: Sequence[str]) -> tuple[str, ...] | None:
+    """The words as arguments. None if one is open, because it may be any number of arguments."""
+    return None if any(map(has_shell, words)) else tuple(words)
 
 
 def _set(words: Sequence[str], shell: Shell) -> None:
     """`set -- a b` and `set -a`. Other options change no words."""
     if "--" in words:
-        shell.positional = tuple(words[words.index("--") + 1 :])
+        shell.positional = _arguments(words[words.index("--") + 1 :])
     elif words and not words[0].startswith(("-", "+")):
-        shell.positional = tuple(words)
+        shell.positional = _arguments(words)
     for word, after in zip(words, [*words[1:], ""], strict=True):
         if re.fullmatch(r"[-+][a-z]*a[a-z]*", word) or (word in {"-o", "+o"} and after == "allexport"):
             shell.exports_all = word.startswith("-")

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from planner.recipes.scalars import shell_names
+from planner.recipes.scalars import has_shell, shell_names
 from planner.recipes.shell_arithmetic import compute
+from planner.recipes.shell_brackets import ShellError
 from planner.recipes.shell_nodes import Assignment, Node
-from planner.recipes.shell_words import Lexer, Part, ShellError, Word, merged
+from planner.recipes.shell_words import Lexer, Part, Word, merged
 
 Value: TypeAlias = str | tuple[str, ...] | None
 """a text, an array, or None for a variable that may have several values"""
@@ -155,7 +156,7 @@ class Shell:
             if not isinstance(old, tuple):
                 return None
             values = old + values
-        is_known = all(each.is_known for each in filled) and sum(map(len, values)) <= _LONGEST_VALUE
+        is_known = not any(has_shell(text) for text in values) and sum(map(len, values)) <= _LONGEST_VALUE
         return values if is_known else None
 
     def environment(self) -> dict[str, str]:
@@ -218,25 +219,20 @@ class Shell:
         """What `${...}` becomes: a text, several texts, the text behind its `:-`, or None if it is unknown."""
         found = _PARAMETER.fullmatch(part.text)
         if found is None:
-            shown = part.text[:40]
-            raise ShellError(
-                f"found ${{{shown}}}, which a shell refuses. Write single quotes around a ${{}} that Hydra is to fill in"
-            )
+            text = f"found ${{{part.text[:40]}}}, which a shell refuses"
+            raise ShellError(f"{text}. Write single quotes around a ${{}} that Hydra is to fill in")
         length, name, index, sign, operand, other = found.groups()
-        if other or (length and sign):
-            return None
         is_set, value = self._looked_up(name, index, is_quoted=part.is_quoted)
-        if length:
-            return str(len(value)) if isinstance(value, str) else None
-        if not sign:
-            return value if is_set else None
-        if is_set and value is None:
+        if other or (length and sign) or (is_set and value is None):
             return None
-        is_there = is_set and (value not in {"", ()} or not sign.startswith(":"))
-        if sign[-1] == "+":
-            # A variable that the script does not set may be set outside.
-            return None if not is_set else Operand.of(operand, part) if is_there else ""
-        if is_there or sign[-1] == "?":
+        if length or (sign or "").endswith("+"):
+            # Open text may be empty, and a variable that the script does not set may be set outside.
+            if not is_set or not isinstance(value, str) or has_shell(value):
+                return None
+            if length:
+                return str(len(value))
+            return Operand.of(operand, part) if value or sign == "+" else ""
+        if not sign or sign[-1] == "?" or (is_set and (value not in {"", ()} or sign[0] != ":")):
             return value
         if sign[-1] == "=":
             self.set(name, None)
@@ -244,25 +240,24 @@ class Shell:
 
     def _looked_up(self, name: str, index: str | None, *, is_quoted: bool) -> tuple[bool, Value]:
         """Whether a parameter is set, and its value."""
-        if name in {"@", "*"} and index is None and self.positional is not None:
-            is_one = name == "*" and is_quoted
-            return True, " ".join(self.positional) if is_one else self.positional
-        if name == "#" and self.positional is not None:
-            return True, str(len(self.positional))
-        if name.isdigit() and self.positional is not None and name != "0":
-            at = int(name[:6]) - 1
-            return True, self.positional[at] if at < len(self.positional) else ""
+        if self.positional is not None and not name[0].isalpha() and name[0] != "_" and name != "0":
+            value = self._argument(name, self.positional, is_quoted=is_quoted)
+            return value is not None, value
         if not self.is_set(name):
             return False, None
         value = self.value(name)
-        if not isinstance(value, tuple):
-            return True, value if index in {None, "0", "@", "*"} else None
-        if index == "@" or (index == "*" and not is_quoted):
-            return True, value
-        if index == "*":
-            return True, " ".join(value)
-        at = int(index) if index and index.isdigit() and len(index) < 6 else 0 if index is None else -1
-        return (True, None) if at < 0 else (True, value[at] if at < len(value) else "")
+        if isinstance(value, tuple):
+            return True, _element(value, index, is_quoted=is_quoted)
+        return True, value if index in {None, "0", "@", "*"} else None
+
+    @staticmethod
+    def _argument(name: str, positional: tuple[str, ...], *, is_quoted: bool) -> Value:
+        """`$1`, `$#`, `$@` or `$*`, None for any other sign."""
+        if name.isdigit():
+            return "".join(positional[int(name[:6]) - 1 : int(name[:6])])
+        if name == "*" and is_quoted:
+            return " ".join(positional)
+        return positional if name in {"@", "*"} else str(len(positional)) if name == "#" else None
 
     def _computed(self, text: str, depth: int) -> str | None:
         """The value of `$((...))`, None if planner cannot compute it."""
@@ -279,6 +274,16 @@ class Shell:
     def _text(self, name: str) -> str | None:
         value = self.value(name)
         return value if isinstance(value, str) else None
+
+
+def _element(values: tuple[str, ...], index: str | None, *, is_quoted: bool) -> Value:
+    """`${NAME[index]}` of an array, None if the index is not a plain number."""
+    if index == "@" or (index == "*" and not is_quoted):
+        return values
+    if index == "*":
+        return " ".join(values)
+    at = int(index or "0") if (index or "0").isdigit() and len(index or "0") < 6 else None
+    return None if at is None else "".join(values[at : at + 1])
 
 
 def has_braces(word: Word) -> bool:

@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from planner.recipes.shell_brackets import ShellError, close
+
 _BLANKS = re.compile(r"[ \t]*(?:\\\n[ \t]*)*")
 _PLAIN = re.compile(r"[^\s'\"\\$`|&;()<>]+|[^\S \t\n]+")
 _IN_DOUBLE = re.compile(r"[^\"\\$`]+")
@@ -22,14 +24,7 @@ _NEXT_LINE = re.compile(r"[^\n]*(?:\n|$)")
 _ESCAPES = {"a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|([0-7]{1,3})|([abeEfnrtv\\'\"?])|[cU])")
 _ANSI = re.compile(r"(?:[^'\\]|\\.)*", re.DOTALL)
-_SKIPPED = re.compile(r"[^\\'\"$`(){}#<]+")
-_IN_BACKTICKS = re.compile(r"(?:[^`\\]|\\.)*`", re.DOTALL)
 _ESCAPED_IN_BACKTICKS = re.compile(r"\\([\\`$])")
-_BEGINS_COMMENT = " \t\n;|&("
-
-
-class ShellError(Exception):
-    """A text that bash refuses, or that planner cannot read with certainty. The message says what was found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +168,10 @@ class Lexer:
             return True
         sign = text[at]
         if sign == "\\":
-            self.at = min(at + 2, len(text))
             if at + 1 >= len(text):
-                parts.append(Part("text", "\\", True))
-            elif text[at + 1] != "\n":
+                raise ShellError(f"line {self.line}: nothing is behind a backslash")
+            self.at = at + 2
+            if text[at + 1] != "\n":
                 parts.append(Part("text", text[at + 1], True))
         elif sign == "'":
             end = self._find("'", at + 1, "a single quote")
@@ -308,7 +303,7 @@ def merged(parts: list[Part]) -> tuple[Part, ...]:
     """The pieces, with neighbouring texts of the same kind as one."""
     made: list[Part] = []
     texts: list[str] = []
-    for part, after in zip(parts, [*parts[1:], None], strict=True):
+    for part, after in zip(parts, [*parts[1:], None], strict=False):
         if part.kind != "text":
             made.append(part)
             continue
@@ -317,53 +312,3 @@ def merged(parts: list[Part]) -> tuple[Part, ...]:
             made.append(Part("text", "".join(texts), part.is_quoted))
             texts = []
     return tuple(made)
-
-
-def close(text: str, at: int, inside: Literal["(", "brace", "quoted brace"]) -> int:
-    """The place behind the bracket that ends what `inside` began before `at`. It keeps a stack, so it does not recurse.
-
-    Raises:
-        ShellError: there is none, or the text has what only a whole parser can tell from a bracket.
-    """
-    first, stack = at, [str(inside)]
-    while stack:
-        if found := _SKIPPED.match(text, at):
-            at = found.end()
-        if at >= len(text):
-            raise ShellError(f"line {text.count(chr(10), 0, first) + 1}: a bracket has no end")
-        at = _step(text, at, stack)
-    if inside == "(" and re.search(r"\bcase\b[^\n]*\bin\b|(?<!<)<<(?![<=])[^\n]*\n", text[first:at]):
-        raise ShellError("found case or << inside brackets, which planner does not read")
-    return at
-
-
-def _step(text: str, at: int, stack: list[str]) -> int:
-    """The place behind the sign at `at`, which may begin or end something."""
-    sign, top = text[at], stack[-1]
-    is_double = top == "double"
-    if sign == "\\":
-        return at + 2
-    if sign == "'" and top in {"(", "brace"}:
-        end = text.find("'", at + 1)
-        return len(text) if end < 0 else end + 1
-    if sign == '"':
-        stack.pop() if is_double else stack.append("double")
-    elif sign == "`":
-        return _behind_backtick(text, at + 1)
-    elif text.startswith("${", at):
-        stack.append("quoted brace" if is_double or top == "quoted brace" else "brace")
-        return at + 2
-    elif text.startswith("$(", at) or (sign == "(" and top == "("):
-        stack.append("(")
-        return at + (2 if sign == "$" else 1)
-    elif (sign == ")" and top == "(") or (sign == "}" and top.endswith("brace")):
-        stack.pop()
-    elif sign == "#" and top == "(" and text[at - 1] in _BEGINS_COMMENT:
-        end = text.find("\n", at)
-        return len(text) if end < 0 else end
-    return at + 1
-
-
-def _behind_backtick(text: str, at: int) -> int:
-    found = _IN_BACKTICKS.match(text, at)
-    return found.end() if found else len(text)
