@@ -181,8 +181,10 @@ def _follow(script: Script, finder: _Finder, env: Mapping[str, str]) -> None:
                 follower.call(name, shell, None)
     except ShellError as error:
         if not script.is_line or _BEGINS_TRAINING.match(script.text):
-            text = f"found a script that a shell cannot split or planner cannot read: {error}"
-            raise recipe_error(finder.source, text) from None
+            fix = (
+                "" if "Write" in str(error) else ". Correct that, or write the training command in quotes as the recipe"
+            )
+            raise recipe_error(finder.source, f"found a script that planner cannot read: {error}{fix}") from None
 
 
 def several(found: Sequence[_Training], source: str) -> Exception:

@@ -16,23 +16,13 @@ _LAUNCHING = (
     "torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed",
     "deepspeed.launcher.runner", "debugpy", "pdb", "cProfile", "scalene", "torch.utils.bottleneck",
 )  # fmt: skip
-# Programs that start the program behind their options. These options have no value, but for a few.
-_PLAIN = (
-    "nohup",
-    "exec",
-    "command",
-    "builtin",
-    "env",
-    "setsid",
-    "time",
-    "stdbuf",
-    "sudo",
-    "nice",
-    "ionice",
-    "caffeinate",
-)
-_VALUED = ("-u", "-n", "-C", "-c", "-g", "-S", "-o", "-i", "-e")
-# Their options may have values. The words that must follow, and the number of words before the program.
+# Programs that start the program behind their options, and those of their options that have a value.
+_PLAIN = {
+    "nohup": (), "command": (), "builtin": (), "setsid": (), "caffeinate": (), "exec": ("-a",),
+    "env": ("-u", "-C", "-S"), "time": ("-o", "-f"),
+    "stdbuf": ("-i", "-o", "-e"), "sudo": ("-u", "-g"), "nice": ("-n",), "ionice": ("-c", "-n"),
+}  # fmt: skip
+# Programs whose options may have values: the words that must follow, and the number of words before the program.
 _STARTING = {
     "srun": ((), 0), "mpirun": ((), 0), "mpiexec": ((), 0), "ibrun": ((), 0), "jsrun": ((), 0), "timeout": ((), 1),
     "numactl": ((), 0), "taskset": ((), 1), "uv": (("run",), 0), "uvx": ((), 0), "poetry": (("run",), 0),
@@ -105,7 +95,7 @@ def program_at(words: Sequence[str]) -> int | None:
     while at < len(words):
         name = _base(words[at])
         if name in _PLAIN:
-            at = _behind_plain(words, at + 1)
+            at = _behind_plain(words, at + 1, _PLAIN[name])
         elif name in _STARTING:
             behind = _behind_starting(words, at + 1, *_STARTING[name])
             if behind is None:
@@ -116,10 +106,10 @@ def program_at(words: Sequence[str]) -> int | None:
     return None
 
 
-def _behind_plain(words: Sequence[str], at: int) -> int:
+def _behind_plain(words: Sequence[str], at: int, valued: Sequence[str]) -> int:
     while at < len(words):
-        if words[at] in _VALUED:
-            at += 1 if is_program(words, at + 1) else 2
+        if words[at] in valued:
+            at += 2
         elif words[at].startswith("-") or _SETS.match(words[at]):
             at += 1
         else:
