@@ -43,6 +43,8 @@ _PROGRAM = re.compile(
 _OTHER_TRL = re.compile(r"(?:^|\s)trl\s+([a-z][\w-]*)")
 # A line of prose that cannot be read, but begins as a training command does.
 _BEGINS_TRAINING = re.compile(r"\S*(?:python[\d.]*|torchrun|accelerate|deepspeed|trl|uvx?|srun|[\w/]*\.py)\s")
+# A word that is no program, so that a backslash is missing at the end of the line before it.
+_IS_ARGUMENT = re.compile(r"--\w|\++[A-Za-z_][\w.]*=|[A-Za-z_]\w*\.[\w.]+=", re.ASCII)
 _LAST_BACKSLASH = re.compile(r"(?<!\\)\\\s*\Z")
 _SAMPLES = "--num_samples_per_prompt"
 _PASSED_ON = {
@@ -94,7 +96,8 @@ class _Finder:
     source: str
     found: list[_Training] = field(default_factory=list)
     group_size: int | None = None
-    _last: _Training | None = None
+    last: _Training | None = None
+    """the training command if the command before was one"""
 
     def visit(self, started: Started) -> None:
         """Note a command if it is a training, or says how many completions a prompt has."""
@@ -105,25 +108,25 @@ class _Finder:
         if started.has_braces:
             raise ShellError(f"line {started.line}: found {{}} without quotes, of which a shell makes several words")
         before = tuple(f"{name}={value}" for name, value in started.assigned.items())
-        self._last = _Training(
+        self.last = _Training(
             words=(*before, *started.words),
             at=len(before) + at,
             environment={**started.shell.environment(), **started.assigned},
             line=started.line,
         )
-        if self._last not in self.found:
-            self.found.append(self._last)
+        if self.last not in self.found:
+            self.found.append(self.last)
         if len(self.found) > _MOST_FOUND:
             raise several(self.found, self.source)
 
     def _note_other(self, started: Started) -> None:
         first = started.words[0]
-        if self._last and first.startswith("--"):
+        if self.last and _IS_ARGUMENT.match(first):
             raise ShellError(
                 f"line {started.line} begins with {cut(first)}, which a shell runs as a command of its own. Write a "
                 "backslash at the end of the line before it"
             )
-        self._last = None
+        self.last = None
         for word, after in zip(started.words, [*started.words[1:], ""], strict=True):
             name, sign, value = word.partition("=")
             size = value if sign else after
@@ -171,7 +174,7 @@ def command_of(text: str, source: str, env: Mapping[str, str] | None = None) -> 
 
 def _follow(script: Script, finder: _Finder, env: Mapping[str, str]) -> None:
     """Reads the commands of a script, and those of its functions if only functions have a training command."""
-    shell = Shell(given=env)
+    shell, finder.last = Shell(given=env), None
     follower = Follower(visit=finder.visit, hints=_HINT)
     try:
         # bash ignores a backslash that ends a file, and a command that was cut out of a README may have one.

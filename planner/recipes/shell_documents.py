@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass
 
 _DOCUMENT = (".md", ".markdown", ".mdx", ".rst", ".txt", ".py", ".ipynb", ".html", ".tex")
+_SCRIPT = (".sh", ".bash", ".zsh", ".slurm", ".sbatch")
+_SHEBANG = re.compile(r"#![^\n]*\b(?:ba|z|da|k)?sh\b")
 _FENCE = re.compile(r"[ \t]*(?:[>*-][ \t]+)?(?:```+|~~~+)[ \t]*([\w+-]*)[^`\n]*")
 _FENCE_LINE = re.compile(rf"^{_FENCE.pattern}$", re.MULTILINE)
 _OF_SHELLS = (
@@ -47,7 +49,8 @@ def scripts_in(text: str, source: str) -> list[Script]:
         text: the text of a file, or a command.
         source: the file's path, whose suffix may tell a document.
     """
-    if not (source.endswith(_DOCUMENT) or _FENCE_LINE.search(text)):
+    is_script = _SHEBANG.match(text) or source.endswith(_SCRIPT)
+    if is_script or not (source.endswith(_DOCUMENT) or _FENCE_LINE.search(text)):
         # A command may stand in the backticks of the README that it is from.
         bare = text.strip()
         is_in_backticks = len(bare) > 1 and bare[0] == bare[-1] == "`"

@@ -27,6 +27,8 @@ def parse(text: str) -> tuple[Node, ...]:
     Raises:
         ShellError: bash refuses the script, or it is longer or deeper than planner reads.
     """
+    if "\0" in text:
+        raise ShellError("found a null character. Write the command without it")
     if len(text) > _MOST_CHARACTERS:
         raise ShellError(f"found {len(text)} characters, and planner reads {_MOST_CHARACTERS}")
     return _Parser(text).script()

@@ -191,7 +191,9 @@ def _of_launcher(words: Sequence[str], at: int) -> int | None:
             return _of_module(words, index + 1)
         if script_named(word):
             return index
-        if word.endswith(".py") and not words[index - 1].startswith("-"):
+        # A word that is neither an option nor may be one's value is the program.
+        is_value = words[index - 1].startswith("-") and "=" not in words[index - 1]
+        if word.endswith(".py") or not (index == at or is_value or word.startswith("-") or has_shell(word)):
             return None
     return None
 

@@ -15,6 +15,8 @@ from planner.recipes.scalars import has_shell
 WATCHED = ("A", "B", "C", "D")
 """variables whose exported values are compared"""
 _STUBS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "trl")
+# What bash says when it leaves a command out for another reason than its words.
+_FAILURES = ("(error token is", ": No such file or directory", "parameter not set", "parameter null or not set")
 _SCRIPTS = ("sft.py", "train.py", "dpo.py", "kto.py", "grpo.py")
 _STUB = """#!/bin/bash
 { printf 'call\\0%s\\0' "${0##*/}"; printf '%s\\0' "$#" "$@"
@@ -67,7 +69,7 @@ class Counts:
 
 
 def bash(scripts, folder):
-    """For each script, the programs that bash starts in their order, and whether an expression failed."""
+    """For each script: the programs that bash starts, and whether something failed, so that bash left one out."""
     stubs, cases = folder / "stubs", folder / "cases"
     for place in (stubs, cases):
         place.mkdir(parents=True)
@@ -82,9 +84,10 @@ def bash(scripts, folder):
 
 
 def _started(case):
-    """The programs that a script started, and whether an expression failed, so that bash left a command out."""
+    """The programs that a script started, and whether an expression or a redirection failed, so that bash left a command out."""
     said = Path(f"{case}.err").read_text(errors="replace")
-    return _calls(Path(f"{case}.calls").read_text()), "(error token is" in said
+    has_failed = any(text in said for text in _FAILURES)
+    return _calls(Path(f"{case}.calls").read_text()), has_failed
 
 
 def _calls(text):
@@ -171,6 +174,10 @@ _VARIABLES = (
     "${NAME:1}", "$((NAME + 1))", "$((2 * (3 + 4) % 5))", "$((-7 / 2))", "$((${NAME:-3} * 2))", "$(echo a)",
     "$(echo 'a b')",
     "`echo c`", "$1", "$#", "${arr[*]}", "${arr[1]}", "$arr.",
+    '$(echo "x y")', "${NAME:-'q r'}", '${NAME:-"q r"}', "$((NAME))", "$((NAME * 2 - -1))",
+    "`echo \\`echo a\\``", "${NAME?}",
+    "${NAME:=z}", "${NAME/a/b}", "${NAME^^}", "${!NAME}", "${NAME:-$((1 + 2))}", "${#arr[@]}", "$((1+2))",
+    "$(printf %s a)",
 )  # fmt: skip
 _STARTS = (
     "python sft.py", "python -u src/sft.py", "python train.py", "torchrun --nproc_per_node 8 sft.py", "trl sft",
@@ -189,7 +196,14 @@ _STATEMENTS = (
     "unset B\n", "eval 'A=8'\n", "(SET)\n", "set -euo pipefail\nset +eu\n", "echo a | tee bb >/dev/null\n",
     "[[ a < b && -n x ]]\n", "((A=3))\n", "export -n A\n", "declare -x D=2\n", "true || SET\n", "false || SET\n",
     "case a in b) SET;; *) :;; esac\n", "g() { local SET1; : $A; }\ng\n", "shift\n", "printf '%s' sft.py >/dev/null\n",
-    "read A <<< z\n",
+    "read A <<< z\n", "while false; do SET; done\n", "until true; do SET; done\n",
+    "if false; then SET; else SET1; fi\n",
+    "export A\n", "h() { A=$1; B=$#; }; h $C x\n", "set -a; SET\nset +a\n", "SET | cat\n", "{ SET; } >f\n",
+    "SET & wait\n",
+    "unset -v A\n", ": ${B:=5}\n", "let A=3\n", "printf -v B x\n", "k() { return; SET; }; k\n", "IFS=,\n",
+    "m() { local A; SET; }; m\n", "A=1 B=2 true\n", "SET SET1\n", "arr=($A x)\n", "cd . && SET\n", "readonly E=1\n",
+    "for A in 1 2; do :; done\n", "n() ( SET )\nn\n", "if true; then unset A; fi\n", "false || export SET\n",
+    "o() { if true; then SET; fi; }; o; o\n", "declare -i D=3\n", "typeset A=7\n", "case $A in 8|4) SET;; esac\n",
 )  # fmt: skip
 _ENDS = (
     "",

@@ -141,6 +141,9 @@ def test_a_command_is_found_where_a_shell_starts_it(script, words):
         "A='python sft.py'",
         "exit\npython sft.py",
         "uv pip install trl sft.py",
+        "accelerate launch --multi_gpu run.py --train_file sft.py",
+        "torchrun --nproc_per_node=8 my_program sft.py",
+        "torchrun -m mine.train sft.py",
     ],
 )
 def test_a_text_that_names_a_script_is_no_training_command(script, tmp_path):
@@ -190,6 +193,17 @@ def test_a_missing_backslash_is_said():
     """The README of open-r1 has it. A shell trains without the options on the next line."""
     with pytest.raises(RecipeError, match=r"line 2 begins with --per_device_train_batch_size=1, .*backslash"):
         command_of(f"{SFT}\n    --per_device_train_batch_size=1 --num_train_epochs=5\n", "README")
+    with pytest.raises(RecipeError, match="line 4 begins with --lr"):
+        command_of(f"{SFT} \\\n  --bf16 \\\n  # --packing \\\n  --lr 1\n", "run.sh")
+    for line in ("++lr=1", "loss.beta=1"):
+        with pytest.raises(RecipeError, match="line 2 begins with"):
+            command_of(f"python train.py a=1\n{line} b=2\n", "run.sh")
+
+
+def test_open_devices_are_not_counted():
+    run = "python train.py model=pythia69 trainer=FSDPTrainer batch_size=60"
+    assert read_recipe(f"CUDA_VISIBLE_DEVICES=0,1,2 {run}").gpus == 3
+    assert read_recipe(f"CUDA_VISIBLE_DEVICES=$IDS {run}", (), RecipeOptions(**CHECK)).gpus is None
 
 
 @pytest.mark.parametrize(
