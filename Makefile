@@ -100,6 +100,7 @@ chaos: .venv/ready
 fuzz: MINUTES := $(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),60)
 fuzz: .venv/ready
 	$(BIN)/python tests/fuzz/fuzz.py --minutes $(MINUTES) --seed $(SEED) --results
+	$(BIN)/python tests/fuzz/fuzz_shell_words.py --cases 10000 --seed $(SEED)
 
 # torch first and by itself: resolved beside the rest, pip may choose a build that nobody asked for.
 .venv/ready: pyproject.toml constraints.txt

@@ -1,45 +1,60 @@
-"""Finds the one training command in a shell script or a command line, with its launcher's options and its arguments."""
+"""Finds the one training command in a shell script or a command line, with its launcher's options and its arguments.
+
+`shell_words` to `shell_runs` read the script as bash does. This file decides which of its commands is the training.
+"""
 
 import re
-import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import takewhile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+from planner.files.messages import cut
 from planner.recipes.config_reader import recipe_error
+from planner.recipes.shell_brackets import ShellError
+from planner.recipes.shell_documents import Script, continued, scripts_in
+from planner.recipes.shell_programs import module_named, script_at, script_named
+from planner.recipes.shell_runs import Follower, Started
+from planner.recipes.shell_values import Shell
+
+__all__ = [
+    "HYDRA_SCRIPTS",
+    "KNOWN_COMMANDS",
+    "Command",
+    "command_of",
+    "continued",
+    "is_command",
+    "other_of_trl",
+    "starts_program",
+]
 
 KNOWN_COMMANDS = "train.py, launch.py, sft.py, trl dpo, ..."
 HYDRA_SCRIPTS = {"train.py": "the DPO repository", "launch.py": "HALOs"}
 """scripts that take Hydra overrides, and their systems. All other scripts are TRL's"""
 
-_SCRIPT = re.compile(
-    r"(?:^|[/\s])(train\.py|launch\.py|(?:run_)?(?:sft|cpt|dpo|orpo|kto|grpo)\.py|"
-    r"trl\.scripts\.(?:sft|dpo|orpo|kto|grpo))(?=\s|$)"
+# A text without this has no training command. `$` may stand for anything.
+_HINT = re.compile(
+    r"(?:^|[/\s\"'`])(train\.py|launch\.py|(?:run_)?(?:sft|cpt|dpo|orpo|kto|grpo)\.py|"
+    r"trl\.scripts\.(?:sft|dpo|orpo|kto|grpo))(?=$|[\s\"'`;&|<>)\\])|(?:^|[\s\"'`])trl\s+(?:sft|dpo|orpo|kto|grpo)(?!\w)"
 )
-_TRL = re.compile(r"(?:^|\s)trl\s+(sft|dpo|orpo|kto|grpo)(?=\s|$)")
 # The beginning of a command line that starts any program. It has an argument, so a path alone does not match.
 _PROGRAM = re.compile(
     r"(?:^|\n)[ \t]*(?:[A-Za-z_]\w*=\S*[ \t]+)*(?:\S*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed|trl|uv|srun|ray|"
     r"bash|axolotl|llamafactory-cli|tune|litgpt|swift|megatron|composer)[ \t]+\S"
 )
 _OTHER_TRL = re.compile(r"(?:^|\s)trl\s+([a-z][\w-]*)")
-# A backslash at a line's end, even with a comment behind it, as in READMEs.
-_CONTINUED = re.compile(r"\\[ \t]*(#[^\n]*)?\n")
-_ASSIGNMENT = re.compile(
-    r"(?:^|;|&&)[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=(\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|]*)", re.MULTILINE
-)
-_EXPORT = re.compile(r"(?:^|;|&&)[ \t]*export[ \t]+([A-Z_][A-Z0-9_]*)=(\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|]*)", re.MULTILINE)
-# `$NAME`, `${NAME}`, `${NAME:-default}`, `$1`.
-_VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^{}$]*))?\}|([A-Za-z_]\w*|\d))")
-_END = re.compile(r"^([|;&]+|\d*>.*|<.*)$")
-_MAX_VARIABLES_IN_VARIABLES = 8
-# The beginning of a second option in one text.
-_NEXT_OPTION = re.compile(r"\s(?:--[A-Za-z]|\+*[A-Za-z_][\w./@-]*=)")
+# A line of prose that cannot be read, but begins as a training command does.
+_BEGINS_TRAINING = re.compile(r"\S*(?:python[\d.]*|torchrun|accelerate|deepspeed|trl|uvx?|srun|[\w/]*\.py)\s")
+# A word that is no program, so that a backslash is missing at the end of the line before it.
+_IS_ARGUMENT = re.compile(r"--\w|\++[A-Za-z_][\w.]*=|[A-Za-z_]\w*\.[\w.]+=", re.ASCII)
+_LAST_BACKSLASH = re.compile(r"(?<!\\)\\\s*\Z")
+_SAMPLES = "--num_samples_per_prompt"
 _PASSED_ON = {
     "--num_processes": "--num_processes",
     "--accelerate_config": "--config_file",
     "--config_file": "--config_file",
 }
+_MOST_NAMED = 4
+_MOST_FOUND = 20
+_SHOWN = 90
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,19 +77,71 @@ class Command:
     """completions per prompt of a sampling command in the same script, None if there is none"""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Training:
+    """A training command as the script starts it."""
+
+    words: tuple[str, ...]
+    """with the variables before it, `NAME=VALUE`"""
+    at: int
+    """the index of its script"""
+    environment: Mapping[str, str]
+    line: int = field(compare=False)
+
+
+@dataclass(kw_only=True)
+class _Finder:
+    """Collects the training commands of a script."""
+
+    source: str
+    found: list[_Training] = field(default_factory=list)
+    group_size: int | None = None
+    last: _Training | None = None
+    """the training command if the command before was one"""
+
+    def visit(self, started: Started) -> None:
+        """Note a command if it is a training, or says how many completions a prompt has."""
+        at = script_at(started.words)
+        if at is None:
+            self._note_other(started)
+            return
+        if started.has_braces:
+            raise ShellError(f"line {started.line}: found {{}} without quotes, of which a shell makes several words")
+        before = tuple(f"{name}={value}" for name, value in started.assigned.items())
+        self.last = _Training(
+            words=(*before, *started.words),
+            at=len(before) + at,
+            environment={**started.shell.environment(), **started.assigned},
+            line=started.line,
+        )
+        if self.last not in self.found:
+            self.found.append(self.last)
+        if len(self.found) > _MOST_FOUND:
+            raise several(self.found, self.source)
+
+    def _note_other(self, started: Started) -> None:
+        first = started.words[0]
+        if self.last and _IS_ARGUMENT.match(first):
+            raise ShellError(
+                f"line {started.line} begins with {cut(first)}, which a shell runs as a command of its own. Write a "
+                "backslash at the end of the line before it"
+            )
+        self.last = None
+        for word, after in zip(started.words, [*started.words[1:], ""], strict=True):
+            name, sign, value = word.partition("=")
+            size = value if sign else after
+            if name == _SAMPLES and self.group_size is None and re.fullmatch(r"\d{1,6}", size, re.ASCII):
+                self.group_size = int(size)
+
+
 def is_command(text: str) -> bool:
-    """Whether the text contains a training command that planner knows."""
-    return bool(_SCRIPT.search(text) or _TRL.search(text))
+    """Whether the text contains the name of a training script or command that planner knows."""
+    return bool(_HINT.search(text))
 
 
 def starts_program(text: str) -> bool:
     """Whether a line of the text starts Python or a launcher, with any script."""
     return bool(_PROGRAM.search(continued(text)))
-
-
-def continued(text: str) -> str:
-    """The text with lines joined where a backslash continues them."""
-    return _CONTINUED.sub(" ", text)
 
 
 def other_of_trl(text: str) -> str:
@@ -87,68 +154,70 @@ def command_of(text: str, source: str, env: Mapping[str, str] | None = None) -> 
     """The one training command in a script or a command line.
 
     Args:
-        text: the script or the command line.
-        source: where the text is from, for messages.
+        text: the script or the command line, or a document with one.
+        source: where the text is from, for messages. The suffix of its path tells a document from a script.
         env: values of shell variables. They win over values that the script sets.
 
     Raises:
-        RecipeError: there is no training command, there are several, or its quotes do not match.
+        RecipeError: there is no training command, there are several, or a shell refuses the script.
     """
-    lines = [line.strip() for line in continued(text).splitlines()]
-    found = [line for line in lines if not line.startswith("#") and is_command(line)]
-    if not found:
+    finder = _Finder(source=source)
+    for script in scripts_in(text.replace("\r\n", "\n"), source):
+        if is_command(script.text) or _SAMPLES in script.text:
+            _follow(script, finder, env or {})
+    if not finder.found:
         raise recipe_error(source, f"found no training command ({KNOWN_COMMANDS}). Write one")
-    if len(dict.fromkeys(found)) > 1:
-        raise recipe_error(source, f"found {len(found)} training commands. Keep one, or write the command itself")
-    known = _variables(text, env or {}) | dict(env or {})
-    arguments = [part for argument in _split(found[0], source) for part in _filled_arguments(argument, known)]
-    at, script = _find_script(arguments)
-    behind = list(takewhile(lambda argument: not _END.match(argument), arguments[at + 1 :]))
-    launcher = _launcher(arguments[:at])
-    if arguments[at - 1] == "trl":
-        launcher |= _taken(behind)
-    sampled = re.search(r"--num_samples_per_prompt[= ]+(\d{1,6})", continued(text))
-    return Command(
-        script=script,
-        path=arguments[at],
-        launcher=launcher,
-        environment=_exported(text, known) | _assigned(arguments[:at]),
-        launched=tuple(arguments[:at]),
-        arguments=tuple(behind),
-        group_size=int(sampled[1]) if sampled else None,
+    if len(finder.found) > 1:
+        raise several(finder.found, source)
+    return _command(finder.found[0], finder.group_size)
+
+
+def _follow(script: Script, finder: _Finder, env: Mapping[str, str]) -> None:
+    """Reads the commands of a script, and those of its functions if only functions have a training command."""
+    shell, finder.last = Shell(given=env), None
+    follower = Follower(visit=finder.visit, hints=_HINT)
+    try:
+        # bash ignores a backslash that ends a file, and a command that was cut out of a README may have one.
+        follower.follow(_LAST_BACKSLASH.sub("", script.text), shell, script.before)
+        for name in [] if finder.found else list(shell.functions):
+            if name not in follower.called:
+                follower.call(name, shell, None)
+    except ShellError as error:
+        if not script.is_line or _BEGINS_TRAINING.match(script.text):
+            fix = (
+                "" if "Write" in str(error) else ". Correct that, or write the training command in quotes as the recipe"
+            )
+            raise recipe_error(finder.source, f"found a script that planner cannot read: {error}{fix}") from None
+
+
+def several(found: Sequence[_Training], source: str) -> Exception:
+    """The refusal of a script with several training commands, which names them."""
+    named = ", ".join(f"line {its.line}: {cut(' '.join(its.words), _SHOWN)}" for its in found[:_MOST_NAMED])
+    more = f", and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return recipe_error(
+        source,
+        f"found {len(found)} training commands ({named}{more}). Which one do you mean? Write that one in quotes as the "
+        "recipe",
     )
 
 
-def _split(line: str, source: str) -> list[str]:
-    """The arguments in a line, also in one inside `bash -c "..."` with escaped quotes and dollars."""
-    line = line.replace('\\"', '"').replace("\\$", "$").strip("`")
-    try:
-        return shlex.split(line, comments=True)
-    except ValueError as error:
-        raise recipe_error(source, f"found a command that a shell cannot split ({error}). Correct its quotes") from None
+def _command(its: _Training, group_size: int | None) -> Command:
+    launched, path, behind = its.words[: its.at], its.words[its.at], list(its.words[its.at + 1 :])
+    launcher = _launcher(launched)
+    if launched[-1:] == ("trl",):
+        launcher |= _taken(behind)
+    return Command(
+        script=script_named(path) or module_named(path) or path,
+        path=path,
+        launcher=launcher,
+        environment={**its.environment, **_assigned(launched)},
+        launched=launched,
+        arguments=tuple(behind),
+        group_size=group_size,
+    )
 
 
-def _filled_arguments(argument: str, known: Mapping[str, str]) -> list[str]:
-    """An argument with its variables filled in. It becomes several if a variable or the quotes hold several options."""
-    filled = _fill(argument, known)
-    is_several = argument.startswith("$") and "=" in filled
-    is_several |= argument.startswith(("-", "+")) and bool(_NEXT_OPTION.search(filled))
-    return filled.split() if is_several else [filled]
-
-
-def _find_script(arguments: list[str]) -> tuple[int, str]:
-    """The index of the training script, and its name."""
-    for at, argument in enumerate(arguments):
-        # In `uv run --with trl trl dpo` the first `trl` is the package.
-        if argument == "trl" and _TRL.match(" ".join(arguments[at : at + 2])):
-            return at + 1, arguments[at + 1]
-        if found := _SCRIPT.search(f" {argument}"):
-            module = found[1].removeprefix("trl.scripts.")  # behind `python -m`
-            return at, found[1] if module == found[1] else f"{module}.py"
-    return len(arguments) - 1, arguments[-1]
-
-
-def _launcher(arguments: list[str]) -> dict[str, str]:
+def _launcher(arguments: Sequence[str]) -> dict[str, str]:
     """Options and variables before the script, by name."""
     options: dict[str, str] = {}
     for argument, after in zip(arguments, [*arguments[1:], ""], strict=False):
@@ -160,15 +229,10 @@ def _launcher(arguments: list[str]) -> dict[str, str]:
     return options
 
 
-def _assigned(arguments: list[str]) -> dict[str, str]:
-    """The variables that are set for the program: `NAME=VALUE` before it."""
+def _assigned(arguments: Sequence[str]) -> dict[str, str]:
+    """The variables that are set for the program: `NAME=VALUE` before it, also behind `env`."""
     pairs = (argument.partition("=") for argument in arguments if not argument.startswith("-"))
     return {name: value for name, sign, value in pairs if sign and name.isidentifier() and name.isupper()}
-
-
-def _exported(text: str, known: Mapping[str, str]) -> dict[str, str]:
-    """The variables that the script exports, the last value of each, with known variables filled in."""
-    return {name: _fill(value.strip("\"'"), known) for name, value in _EXPORT.findall(text.replace("\\$", "$"))}
 
 
 def _taken(arguments: list[str]) -> dict[str, str]:
@@ -182,26 +246,3 @@ def _taken(arguments: list[str]) -> dict[str, str]:
             elif argument.startswith(f"{option}="):
                 taken[name] = arguments.pop(at).partition("=")[2]
     return taken
-
-
-def _variables(text: str, env: Mapping[str, str]) -> dict[str, str]:
-    """Variables that the script sets exactly once, to a value that needs no script argument and no command."""
-    values: dict[str, set[str]] = {}
-    for name, value in _ASSIGNMENT.findall(text.replace("\\$", "$")):
-        values.setdefault(name, set()).add(value.strip("\"'"))
-    single = {name: _fill(next(iter(its)), env) for name, its in values.items() if len(its) == 1}
-    return {name: value for name, value in single.items() if not re.search(r"\$[0-9@*(]|`", value)}
-
-
-def _fill(argument: str, known: Mapping[str, str]) -> str:
-    """The text with known variables filled in. `${NAME:-default}` becomes its default only if NAME is unknown."""
-
-    def value(found: re.Match[str]) -> str:
-        return known.get(found[1] or found[3], found[0])
-
-    for _ in range(_MAX_VARIABLES_IN_VARIABLES):
-        filled = _VARIABLE.sub(value, argument)
-        if filled == argument or len(filled) > 10_000:
-            break
-        argument = filled
-    return _VARIABLE.sub(lambda found: found[0] if found[2] is None else found[2], argument)

@@ -11,7 +11,7 @@ from planner.base.disk import is_file, is_folder
 from planner.files.messages import cut, quote
 from planner.recipes.config_reader import mapping_of, recipe_error, text_of
 from planner.recipes.entries import COMMAND_LINE, Entry, flat
-from planner.recipes.scalars import Unresolved, hydra_value, scalar, shell_names, written
+from planner.recipes.scalars import Unresolved, has_shell, hydra_value, scalar, written
 
 _OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z0-9_][A-Za-z0-9_./@-]*)=(.*)", re.DOTALL)
 _INTERPOLATION = re.compile(r"\$\{([^${}]*)\}")
@@ -54,7 +54,7 @@ def parse_overrides(arguments: Sequence[str]) -> tuple[list[Override], list[str]
 
 def _value(text: str) -> Any:
     value = hydra_value(text)
-    if isinstance(value, str) and shell_names(value):
+    if isinstance(value, str) and has_shell(value):
         return Unresolved(value, "a shell variable that the file does not set")
     return value
 

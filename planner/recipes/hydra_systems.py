@@ -16,6 +16,7 @@ from planner.recipes.hydra_detect import GROUPS, chosen, detect, near_miss, reso
 from planner.recipes.launcher import launch_of
 from planner.recipes.recipe import Recipe
 from planner.recipes.render_hydra import render_dpo, render_halos, to_dpo, to_halos
+from planner.recipes.scalars import has_shell
 from planner.recipes.source import RecipeSource
 from planner.recipes.system import System
 from planner.recipes.trackers import variables_of
@@ -70,7 +71,8 @@ def _of_file(found: RecipeSource, options: RecipeOptions, *, is_halos: bool) -> 
 def _with_devices(options: RecipeOptions, launcher: Mapping[str, str]) -> RecipeOptions:
     """The options with the GPU count of CUDA_VISIBLE_DEVICES: the DPO repository trains on every visible GPU."""
     shown = launcher.get("CUDA_VISIBLE_DEVICES")
-    return replace(options, gpus=len(shown.split(","))) if shown and not options.gpus else options
+    is_known = bool(shown) and not has_shell(shown or "")
+    return replace(options, gpus=len(str(shown).split(","))) if is_known and not options.gpus else options
 
 
 def _of_keys(

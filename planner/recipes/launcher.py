@@ -11,7 +11,7 @@ from planner.recipes.command import Command
 from planner.recipes.config_reader import beside
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.entries import KeyReader
-from planner.recipes.scalars import shell_names
+from planner.recipes.scalars import has_shell
 from planner.recipes.trl_keys import METHODS
 
 _MAX_DIGITS = 12
@@ -40,8 +40,7 @@ def launch_of(command: Command, options: RecipeOptions, keys: KeyReader, source:
         launch = accelerate.read_launch(options.accelerate)
     elif file:
         launch = _shipped(file, command.script)
-    names = shell_names(said or "")
-    if not said or (names and options.gpus):
+    if not said or (has_shell(said) and options.gpus):
         return launch
     if not said.isdigit() or not 1 <= int(said[:7]) <= 65_536:
         keys.missing(whose, said, f"{whose}: found {cut(said)}. Write a count")

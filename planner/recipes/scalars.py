@@ -8,8 +8,10 @@ from typing import Any
 _DIGITS = "[0-9]+(?:_[0-9]+)*"
 _INTEGER = re.compile(f"[-+]?{_DIGITS}")
 _DECIMAL = re.compile(rf"[-+]?(\.{_DIGITS}|{_DIGITS}(\.({_DIGITS})?)?)([eE][-+]?[0-9]+)?")
-# `$NAME` or `${NAME}` in capitals is a shell variable. `${name}` is Hydra's.
-_SHELL = re.compile(r"\$(?:([A-Za-z0-9_]+)|\{([A-Z_][A-Z0-9_]*)(?::?-[^{}]*)?\})")
+# `$NAME` or `${NAME}` in capitals is a shell variable. `${name}` is Hydra's, but `${name:-}` a shell's.
+_SHELL = re.compile(r"\$(?:([A-Za-z0-9_]+)|\{([A-Z_][A-Z0-9_]*|[0-9]+|[A-Za-z_]\w*(?=:-\}))(?::?-[^{}]*)?\})")
+# `$(command)`, `$((expression))`, `$@`, `${#NAME}`, `${NAME%.py}`, `${NAME[0]}`. `${name:...}` is Hydra's.
+_OTHER_OF_SHELL = re.compile(r"\$(?:[(@*#?!$-]|\{(?:[#!@*?$-]|[A-Z_][A-Z0-9_]*:|[A-Za-z_]\w*[%#/^,@\[?=+]))")
 _HYDRAS_ENV = re.compile(r"\$\{oc\.env:([A-Za-z0-9_]+)")
 _LITERALS = {"null": None, "none": None, "~": None, "true": True, "false": False}
 # More than a recipe needs, and far below the 4300 digits at which Python's int() fails.
@@ -29,6 +31,11 @@ class Unresolved:
 def shell_names(text: str) -> list[str]:
     """The names of the shell variables in a text: `$LR/${BETA}` -> `LR`, `BETA`."""
     return list(dict.fromkeys(plain or braced for plain, braced in _SHELL.findall(text)))
+
+
+def has_shell(text: str) -> bool:
+    """Whether a text contains what only a shell can fill in: a variable, or a command such as `$(nproc)`."""
+    return bool(_SHELL.search(text) or _OTHER_OF_SHELL.search(text))
 
 
 def env_names(text: str) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 from planner.files.messages import cut
 from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Draft, Note
-from planner.recipes.scalars import Unresolved, shell_names
+from planner.recipes.scalars import Unresolved, has_shell
 
 GROUP = "planner.trackers"
 NO_SUCH_TRACKER = f"planner has no tracker of that kind (entry point {GROUP})"
@@ -134,7 +134,7 @@ class TrackerDraft:
     def _find(self, name: str) -> _Given | None:
         if name.isupper():
             given = self._variables.get(name)
-            if given is None or not shell_names(given.text):
+            if given is None or not has_shell(given.text):
                 return given
             return _Given(key=given.key, text=given.text, why_unknown="a shell variable that is not set")
         value, entry = self.keys.value(name), self.keys.entries.get(name)

@@ -16,7 +16,7 @@ from planner.recipes.drafting import (
 )
 from planner.recipes.entries import COMMAND_LINE, KeyReader
 from planner.recipes.recipe import Draft, Note, Recipe
-from planner.recipes.scalars import Unresolved, number, shell_names
+from planner.recipes.scalars import Unresolved, has_shell, number
 from planner.recipes.trl_batching import TrlFacts
 from planner.recipes.trl_facts import facts_of
 from planner.recipes.trl_job import fill
@@ -249,7 +249,7 @@ def leave_unresolved(keys: KeyReader) -> None:
     entries, free = dict(keys.entries), {*_NAMES, *_ASKED, *dropped, *(() if keys.is_for_job else _OF_JOBS)}
     for key, entry in keys.entries.items():
         text = " ".join(map(str, entry.value)) if isinstance(entry.value, list) else str(entry.value)
-        if entry.where == COMMAND_LINE and shell_names(text):
+        if entry.where == COMMAND_LINE and (has_shell(text) or "${" in text):
             value = Unresolved(text, "a shell variable that is not set")
             entries[key] = replace(entry, value=value)
             if key not in free:

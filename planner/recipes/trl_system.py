@@ -17,7 +17,7 @@ from planner.recipes.overrides import overrides
 from planner.recipes.recipe import Recipe
 from planner.recipes.render_trl import render, to_trl
 from planner.recipes.repeats import RepeatedKey
-from planner.recipes.scalars import shell_names
+from planner.recipes.scalars import has_shell, shell_names
 from planner.recipes.source import YAML, RecipeSource
 from planner.recipes.system import System
 from planner.recipes.trackers import variables_of
@@ -156,8 +156,8 @@ def _config_of(arguments: list[str], source: str) -> str:
 
 def _named(file: str, source: str) -> str:
     """The file's name, which must not contain shell variables."""
-    if names := shell_names(file):
-        env = " ".join(f"--env {name}=VALUE" for name in names)
+    if has_shell(file):
+        env = " ".join(f"--env {name}=VALUE" for name in shell_names(file)) or "the file's name"
         raise recipe_error(source, f"--config: found {cut(file)}, a shell variable that is not set. Write {env}")
     return file
 
