@@ -40,7 +40,8 @@ def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
     if not (path := local_file(recipe)):
         file = file_text(gpus, steps, precision=recipe.precision)
         return Rewrite(command=command, file=file, notes=(must, *guessed_precision(recipe)))
-    is_in_file = read_launch(path).accumulation is not None
+    sizes = read_launch(path).deepspeed
+    is_in_file = sizes is not None and sizes.accumulation is not None
     note = must if is_in_file else f"{must} and {steps} accumulation steps, because {path} does not set them"
     file = with_counts(text_of(path), gpus, steps)
     return Rewrite(command=command, file=file, notes=(note, *machine_notes(path, gpus)))

@@ -9,7 +9,7 @@ from planner.recipes.command import HYDRA_SCRIPTS, Command, other_of_trl
 from planner.recipes.config_reader import beside, mapping_of, recipe_error, text_of
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.entries import Entry, KeyReader, flat
-from planner.recipes.launcher import launch_of
+from planner.recipes.launcher import is_alone, launch_of
 from planner.recipes.overrides import overrides
 from planner.recipes.recipe import Recipe
 from planner.recipes.render_trl import render, to_trl
@@ -17,6 +17,8 @@ from planner.recipes.scalars import shell_names
 from planner.recipes.source import YAML, RecipeSource
 from planner.recipes.system import System
 from planner.recipes.trackers import variables_of
+from planner.recipes.trl_batching import TrlFacts
+from planner.recipes.trl_sizes import SPLITS
 
 # Together with `model_name_or_path`, one of these marks a TRL recipe that leaves the batch to TRL's defaults.
 _BESIDE_A_MODEL = ("gradient_accumulation_steps", "dataset_name", "dataset_mixture", "dataset_mixer")
@@ -83,7 +85,12 @@ def _of_command(found: RecipeSource, command: Command, options: RecipeOptions) -
     keys = KeyReader(source=config or found.source, entries=entries, fix="--KEY VALUE", is_for_job=options.is_for_job)
     keys.mistakes += [_no_override(argument) for argument in others if "$" not in argument]
     trl.leave_unresolved(keys)
-    recipe = trl.read(keys, options, script=command.script, launch=launch_of(command, options, keys, found.source))
+    launch = launch_of(command, options, keys, found.source)
+    recipe = trl.read(keys, options, script=command.script, launch=launch)
+    if is_alone(command) and isinstance(facts := recipe.foreign, TrlFacts):
+        recipe = replace(recipe, foreign=replace(facts, is_alone=True))
+        if facts.splits_batches:
+            keys.refuse(SPLITS, "Python alone starts one process for all GPUs: start the script by accelerate launch")
     for argument in others:
         recipe.draft.drop(cut(argument), "a variable that may hold any arguments: give its value by --env NAME=VALUE")
     keys.raise_mistakes()
