@@ -15,6 +15,14 @@ from planner.recipes.trainer_fields import CAN
 
 _STEPS = "gradient_accumulation_steps"
 _CLIP = "deepspeed_config.gradient_clipping"
+# The keys that accelerate refuses beside a DeepSpeed file (DeepSpeedPlugin._deepspeed_config_checks).
+_BESIDE = (
+    *(f"deepspeed_config.{name}" for name in (
+        _STEPS, "gradient_clipping", "zero_stage", "offload_optimizer_device", "offload_param_device",
+        "offload_param_nvme_path", "offload_optimizer_nvme_path", "zero3_save_16bit_model",
+    )),
+    "mixed_precision",
+)  # fmt: skip
 NOTHING_TO_SHARD = (
     "parallelism_config_dp_shard_size: found 1 with FSDP, which then has no GPUs to shard over, and accelerate refuses "
     "it. Write the number of GPUs, or remove parallelism_config"
@@ -69,6 +77,8 @@ class LaunchSettings:
     """bf16, fp16, no, or empty if unknown"""
     clip: float | None = None
     """DeepSpeed's gradient_clipping, None if `auto` or missing"""
+    beside_deepspeed: tuple[str, ...] = ()
+    """keys of the file that accelerate refuses beside a DeepSpeed file"""
     machines: int = 1
     mesh: int | None = None
     """the number of processes that parallelism_config needs, None if any"""
@@ -94,6 +104,7 @@ def read_launch(path: str) -> LaunchSettings:
     if not is_accelerate(tree):
         keys.wrong("found no keys of an accelerate file (distributed_type, num_processes). Write the path of one")
         keys.raise_mistakes()
+    written = frozenset(keys.entries)
     more, unread = _deepspeed_file(keys, path)
     keys.entries = {**keys.entries, **more}
     kind = str(keys.value("distributed_type", "")).upper()
@@ -103,6 +114,7 @@ def read_launch(path: str) -> LaunchSettings:
         deepspeed=_sizes_of(keys, path, is_file=bool(more)),
         mixed_precision=_precision_of(keys.value("mixed_precision")),
         clip=keys.number(_CLIP) if isinstance(keys.value(_CLIP), int | float) else None,
+        beside_deepspeed=tuple(key for key in _BESIDE if key in written and keys.has(key)),
         machines=keys.whole("num_machines", 1),
         mesh=_mesh(keys),
         unread=unread,
@@ -132,6 +144,8 @@ def _refuse_unknown_batches(keys: KeyReader, launch: LaunchSettings) -> None:
     is_used = any(key.startswith("parallelism_config.") for key in keys.entries)
     if launch.kind == "FSDP" and is_used and keys.whole(name, 1) == 1:
         keys.wrong(NOTHING_TO_SHARD)
+    if launch.kind == "DEEPSPEED" and keys.has("deepspeed_config.deepspeed_config_file") and launch.beside_deepspeed:
+        keys.wrong(f"{launch.beside_deepspeed[0]}: accelerate refuses it beside deepspeed_config_file. Remove it")
     if launch.kind == "MEGATRON_LM":
         keys.refuse("distributed_type", "Megatron-LM has batch sizes of its own: write FSDP or DEEPSPEED")
     if str(keys.value("compute_environment", "")).upper() == "AMAZON_SAGEMAKER":

@@ -17,6 +17,7 @@ from planner.recipes.trainer_fields import CAN
 from planner.recipes.trl_keys import METHODS, TRUE_TEXTS
 
 _MAX_DIGITS = 12
+_WORLD = "WORLD_SIZE"
 _STEPS = "gradient_accumulation_steps"
 _PYTHON = re.compile(r"(?:^|/)python[\d.]*$")
 _LAUNCHERS = re.compile(
@@ -36,9 +37,10 @@ def launch_of(command: Command, options: RecipeOptions, keys: KeyReader, source:
     """
     launcher = {name.lstrip("-").replace("-", "_"): its for name, its in command.launcher.items() if name[:2] == "--"}
     _refuse(keys, "accelerate launch", launcher)
-    _refuse(keys, "variables", command.environment)
+    environment = {**command.environment, **options.env}
+    _refuse(keys, "variables", environment)
     said, whose = _count(launcher, command)
-    launch = _of_options(_of_file(command, launcher, options, source), launcher, command.environment, keys, source)
+    launch = _of_options(_of_file(command, launcher, options, source), launcher, environment, keys, source)
     names = shell_names(said)
     if not said or (names and options.gpus):
         return launch
@@ -58,6 +60,8 @@ def _refuse(keys: KeyReader, section: str, found: Mapping[str, str]) -> None:
     """Notes options or variables with which the batch is unknown."""
     for name, effect in CAN[section].items():
         value = scalar(found[name]) if name in found else None
+        if section == "variables" and effect.planner == "reads" and name != _WORLD and shell_names(str(value)):
+            keys.missing(name, str(value), f"{name}: found {cut(str(value))}. Write its value")
         if effect.planner == "refuses" and str(value).lower() not in {str(each).lower() for each in effect.plain}:
             shown = f"--{name}" if section == "accelerate launch" else name
             keys.wrong(f"{shown}: found {cut(found[name]) or 'it'}. {effect.how}")
@@ -71,7 +75,7 @@ def _count(launcher: Mapping[str, str], command: Command) -> tuple[str, str]:
         return _processes(each, launcher.get("nnodes", "1")), "--nnodes x --nproc_per_node"
     if each := launcher.get("num_gpus"):
         return _processes(each, launcher.get("num_nodes", "1")), "--num_nodes x --num_gpus"
-    return (command.environment.get("WORLD_SIZE", ""), "WORLD_SIZE") if is_alone(command) else ("", "")
+    return (command.environment.get(_WORLD, ""), _WORLD) if is_alone(command) else ("", "")
 
 
 def _of_file(
@@ -141,6 +145,11 @@ def _with_deepspeed(
         keys.missing(_STEPS, said, f"{_STEPS} of the launcher: found {cut(said)}. Write a count or auto")
     if file and file != "none":
         place = beside(source, file)
+        if launch.beside_deepspeed:
+            keys.wrong(
+                f"{launch.source}: accelerate refuses {launch.beside_deepspeed[0]} beside {cut(file)}. Remove one of "
+                "them"
+            )
         if not is_file(place):
             return replace(launch, deepspeed=sizes, unread=(*launch.unread, cut(file)))
         inner = KeyReader(source=file, entries=accelerate.deepspeed_entries(place))

@@ -61,6 +61,8 @@ class TrlFacts:
     """the number of processes that accelerate's parallelism_config needs, None if any"""
     accelerator: Mapping[str, Any] | None = None
     """accelerator_config without what changes the batch, None if the recipe does not have it"""
+    num_steps: bool = False
+    """whether `accumulation` is num_steps of accelerator_config"""
     unread: tuple[str, ...] = ()
     """files of the launcher or DeepSpeed that are not on this machine"""
     is_alone: bool = False
@@ -130,6 +132,11 @@ class TrlFacts:
                 here=f"batch.global: {self.batch}",
             ),
         ]
+        if self.num_steps:
+            there = "replaces gradient_accumulation_steps"
+            rows.append(
+                AmbiguousUnit(key="num_steps", value=str(self.accumulation), there=there, here="no such setting")
+            )
         if self.warmup_written != "0":
             there = "optimizer steps, of any size" if "steps" in self.warmup else "of all steps, rounded up"
             here = f"warmup: {self.warmup}"

@@ -58,6 +58,7 @@ def facts_of(
         deepspeed=sizes.deepspeed,
         mesh=launch.mesh if launch else None,
         accelerator=sizes.accelerator,
+        num_steps=sizes.num_steps,
         unread=sizes.unread,
         resumes=bool(keys.value("resume_from_checkpoint")),
         launch_kind=launch.kind if launch else "",

@@ -1,5 +1,6 @@
 """Reads what decides a TRL recipe's batch, by the table `trainer_fields`, from YAML, JSON texts and files."""
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,8 @@ class BatchSizes:
     """per_device_train_batch_size, which counts over all GPUs if `splits`"""
     accumulation: int
     splits: bool
+    num_steps: bool
+    """whether accelerator_config has num_steps, which is then `accumulation`"""
     accelerator: Mapping[str, Any] | None
     """accelerator_config without what changes the batch. None if the recipe does not have it"""
     deepspeed: DeepSpeedSizes | None
@@ -51,9 +54,15 @@ def sizes_of(keys: KeyReader, method: str, launch: LaunchSettings | None) -> Bat
             f"deepspeed: {deepspeed.source} has no {_STEPS}, which some versions of accelerate take for 1, and the "
             f"recipe has {accumulation}. Write {_STEPS} auto there"
         )
-    is_deepspeed = deepspeed is not None or bool(unread) or (launch is not None and launch.kind == "DEEPSPEED")
+    has_own = any(key.partition(".")[0] == "deepspeed" and its.value for key, its in keys.entries.items())
+    is_deepspeed = has_own or (launch is not None and launch.kind == "DEEPSPEED")
     if splits and method == "grpo":
         keys.refuse(SPLITS, "planner does not know which rows GRPO then generates for: write false")
+    if has_own and launch and launch.kind == "DEEPSPEED" and launch.beside_deepspeed:
+        keys.wrong(
+            f"deepspeed: {launch.source} has {launch.beside_deepspeed[0]}, which accelerate refuses beside a DeepSpeed "
+            "file. Remove one of them"
+        )
     if is_deepspeed and (splits or _NUM_STEPS in keys.entries):
         key = SPLITS if splits else _NUM_STEPS
         keys.refuse(key, f"DeepSpeed's own sizes do not follow it: remove it, and write m and {_STEPS}")
@@ -62,6 +71,7 @@ def sizes_of(keys: KeyReader, method: str, launch: LaunchSettings | None) -> Bat
         accumulation=accumulation,
         splits=splits,
         accelerator=_without_sizes(keys),
+        num_steps=_NUM_STEPS in keys.entries,
         deepspeed=deepspeed,
         unread=unread,
     )
@@ -78,7 +88,10 @@ def expand(keys: KeyReader) -> None:
     entries = dict(keys.entries)
     for key in _OBJECTS:
         entry = entries.get(key)
-        if entry is None or not isinstance(entry.value, str) or not entry.value:
+        if entry is None or isinstance(entry.value, Unresolved) or entry.value in (None, {}):
+            continue
+        if not isinstance(entry.value, str) or not entry.value:
+            keys.refuse(key, "Write a JSON object")
             continue
         found = _object_in(keys, key, entry)
         if found is not None:
@@ -92,11 +105,12 @@ def _object_in(keys: KeyReader, key: str, entry: Entry) -> tuple[dict[str, Any],
     """The mapping in a text or a file, its place, and whether transformers makes numbers of its texts."""
     try:
         if entry.value.startswith("{"):
+            json.loads(entry.value)  # YAML would take more than transformers does
             return mapping_of(entry.value, key), entry.where, True
         file = beside(keys.source, entry.value)
         if key in _FILES and is_file(file):
             return mapping_of(text_of(file), file), file, False
-    except RecipeError:
+    except (RecipeError, ValueError, RecursionError):
         keys.refuse(key, "Write a JSON object")
         return None
     if key == "accelerator_config":

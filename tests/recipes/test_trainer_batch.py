@@ -149,12 +149,23 @@ def test_variables_of_accelerate_reach_deepspeed_alone():
         ('{"gradient_accumulation_kwargs": {"steps": 2}}', "does not know steps"),
         ('{"split_batches": 2}', "Write true or false"),
         ('{"split_batches"', "Write a JSON object"),
+        ("{split_batches: true}", "Write a JSON object"),
+        ("true", "Write a JSON object"),
         ("nowhere.json", "No such file is here"),
     ],
 )
 def test_what_accelerator_config_does_not_take_is_refused(text, says):
     with pytest.raises(RecipeError, match=says):
         _planner("--accelerator_config", text)
+
+
+def test_a_variable_of_the_launcher_that_is_not_set_is_asked_for():
+    """Also --env gives its value."""
+    command = _command(*SIZES, variables=["ACCELERATE_USE_DEEPSPEED=$USE"]).replace("'", "")
+    with pytest.raises(RecipeError, match=r"ACCELERATE_USE_DEEPSPEED: found \$USE.*--env USE=VALUE"):
+        read_recipe(command, (), ONLY_BATCH)
+    env = {"USE": "true", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"}
+    assert "A=4" in read_recipe(command, (), replace(ONLY_BATCH, env=env)).foreign.outcome(4).text
 
 
 def test_an_option_replaces_the_whole_section_of_the_file(tmp_path):
@@ -209,6 +220,75 @@ def test_a_script_without_a_launcher_says_what_its_batch_is():
         read_recipe(f"{command} --accelerator_config.split_batches true", (), replace(ONLY_BATCH, gpus=8))
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("distributed_type: 'NO'\nnum_processes: 8\n", "with which accelerate starts one process"),
+        ("distributed_type: MEGATRON_LM\nnum_processes: 8\n", "Megatron-LM has batch sizes of its own"),
+        ("distributed_type: FSDP\nnum_processes: 8\nparallelism_config: {parallelism_config_tp_size: 2}\n", "share"),
+        ("distributed_type: FSDP\nnum_processes: 8\nparallelism_config: {parallelism_config_tp_size: 1}\n", "to shard"),
+        ("compute_environment: AMAZON_SAGEMAKER\ndistributed_type: MULTI_GPU\nnum_processes: 8\n", "SageMaker"),
+        (
+            "distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: a.json, zero_stage: 2}\n",
+            "zero_stage: accelerate refuses it beside",
+        ),
+    ],
+)
+def test_an_accelerate_file_that_leaves_the_batch_unknown_is_refused(tmp_path, text, says):
+    file = tmp_path / "accelerate.yaml"
+    file.write_text(text)
+    with pytest.raises(RecipeError, match=says):
+        _planner(*SIZES, gpus=8, launcher=("accelerate", "launch", "--config_file", str(file)))
+
+
+def test_a_mesh_of_data_parallel_gpus_is_an_error_at_other_counts(tmp_path):
+    file = tmp_path / "accelerate.yaml"
+    text = "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmixed_precision: bf16\nnum_machines: 1\n"
+    sizes = "parallelism_config: {parallelism_config_dp_replicate_size: 2, parallelism_config_dp_shard_size: 4}\n"
+    file.write_text(f"{text}num_processes: 8\nfsdp_config: {{fsdp_version: 2}}\n{sizes}")
+    options = ("--config_file", str(file))
+    launcher = ("accelerate", "launch", *options)
+    assert _planner(*SIZES, gpus=8, launcher=launcher) == _trainer(*SIZES, gpus=8, options=options) == 64
+    assert _planner(*SIZES, gpus=4, launcher=launcher) == "ValueError: parallelism_config is for 8 processes"
+    with pytest.raises(Refused, match=r"total_size \(8\) does not match num_processes \(4\)"):
+        _trainer(*SIZES, gpus=4, options=options)
+
+
+def test_processes_that_are_started_by_hand_are_counted():
+    """torchrun sets WORLD_SIZE, so only a script that Python starts alone has the user's."""
+    recipe = read_recipe(f"WORLD_SIZE=8 python trl/scripts/sft.py {shlex.join([*PLAIN, *SIZES])}", (), ONLY_BATCH)
+    assert (recipe.gpus, recipe.global_batch) == (8, 64)
+
+
+@pytest.mark.parametrize("name", ["ACCELERATE_USE_DEEPSPEED", "PARALLELISM_CONFIG_CP_SIZE", "WORLD_SIZE"])
+def test_a_variable_that_the_launcher_reads_is_refused_in_the_recipes_own_section(tmp_path, name):
+    """TRL sets it when the processes run already."""
+    file = tmp_path / "config.yaml"
+    file.write_text(f"per_device_train_batch_size: 4\nenv: {{{name}: 2, WANDB_MODE: offline}}\n")
+    with pytest.raises(RecipeError, match=rf"env\.{name}: found 2.* before the script starts"):
+        _planner("--config", str(file))
+
+
+def test_a_step_count_of_the_launcher_that_is_no_number_is_refused():
+    with pytest.raises(RecipeError, match="gradient_accumulation_steps of the launcher: found two"):
+        _planner(launcher=("accelerate", "launch", "--use_deepspeed", "--gradient_accumulation_steps", "two"))
+
+
+def test_what_a_checkpoint_brings_is_said():
+    """transformers 4 takes the micro-batch from the checkpoint, transformers 5 does not."""
+    recipe = read_recipe(_command(*SIZES, "--resume_from_checkpoint", "out/checkpoint-5"), (), ONLY_BATCH)
+    for version, is_said in ((None, True), ("4.53.3", True), ("5.23.0", False)):
+        traps = recipe.foreign.traps(CheckOptions(counts=[4], transformers=version))
+        assert ("resume" in {trap.name for trap in traps}) is is_said
+
+
+def test_num_steps_has_a_line_among_the_units():
+    recipe = read_recipe(
+        _command("--accelerator_config", '{"gradient_accumulation_kwargs": {"num_steps": 4}}'), (), ONLY_BATCH
+    )
+    assert ("num_steps", "4") in {(unit.key, unit.value) for unit in recipe.foreign.units()}
+
+
 # -- the command that planner writes
 
 
@@ -237,6 +317,14 @@ def test_a_rewritten_command_trains_the_same_batch(tmp_path, first):
         assert read_recipe(made.command, (), ONLY_BATCH).global_batch == recipe.global_batch, made.command
         assert trainer_judge.batch_at(_written(made.command), case.gpus) == recipe.global_batch, made.command
     assert checked
+
+
+def test_sizes_in_a_deepspeed_file_are_named_when_they_must_change(tmp_path):
+    """planner does not write into the user's file."""
+    file = tmp_path / "ds.json"
+    file.write_text('{"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2}')
+    recipe = read_recipe(_command(*SIZES, "--deepspeed", str(file)), (), ONLY_BATCH)
+    assert f"gradient_accumulation_steps is 2 in {file}: write 4 there" in rewrite(recipe, "trl", 2).notes
 
 
 def test_a_rewritten_command_keeps_what_does_not_change_the_batch():

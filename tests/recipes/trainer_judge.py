@@ -71,7 +71,7 @@ def batch_at(command, gpus):
             return _rows(_arguments(command, gpus))
         except SystemExit:
             raise Refused(said.getvalue()[-300:]) from None
-        except (ValueError, TypeError, KeyError, AttributeError, AssertionError, OSError, ImportError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError, ImportError) as error:
             raise Refused(f"{type(error).__name__}: {error}") from error
 
 
@@ -88,11 +88,14 @@ def _arguments(command, gpus):
 def _launched(command, gpus):
     """The variables that `accelerate launch` sets."""
     options = ["--num_processes", str(gpus), *command.options, f"{command.method}.py"]
-    parsed, defaults, _ = launching._validate_launch_command(launching.launch_command_parser().parse_args(options))
+    parsed, defaults, is_from_file = launching._validate_launch_command(
+        launching.launch_command_parser().parse_args(options)
+    )
     if parsed.use_megatron_lm:
         raise Refused("Megatron-LM")
     # as launch_command does
-    parsed.deepspeed_fields_from_accelerate_config = ",".join(defaults.deepspeed_config) if defaults else ""
+    fields = [*(defaults.deepspeed_config if defaults else ()), *(["mixed_precision"] if is_from_file else ())]
+    parsed.deepspeed_fields_from_accelerate_config = ",".join(fields)
     return prepare_deepspeed_cmd_env(parsed)[1] if parsed.use_deepspeed else prepare_multi_gpu_env(parsed)
 
 
