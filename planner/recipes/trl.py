@@ -47,7 +47,15 @@ _ASKED = (
     "per_device_eval_batch_size", "num_generations",
 )  # fmt: skip
 # Keys that are dropped with their usual values but matter with others.
-_DECIDING = ("max_steps", "dataloader_drop_last", "packing_strategy", "accelerator_config", "average_tokens")
+_DECIDING = (
+    "deepspeed",
+    "model_init_kwargs",
+    "max_steps",
+    "dataloader_drop_last",
+    "packing_strategy",
+    "accelerator_config",
+    "average_tokens",
+)
 # Candidates for a job's name.
 _NAMES = ("run_name", "hub_model_id", "output_dir", "logging_dir")
 # DeepSpeed's name of a size -> the Trainer's.
@@ -94,6 +102,7 @@ _BY_PREFIX = {
     "bnb_": "planner packs 4-bit weights itself, and computes in the type of train.precision",
     "ddp_": "planner shards by FSDP2",
     "fsdp": "planner configures FSDP2 itself",
+    "deepspeed": "planner shards by FSDP2",
     "vllm_": "your loop generates",
     f"{_ENVIRONMENT}.": "an environment variable: set it where the workers start",
 }

@@ -61,7 +61,7 @@ def facts_of(
         num_steps=sizes.num_steps,
         unread=sizes.unread,
         resumes=bool(keys.value("resume_from_checkpoint")),
-        launch_kind=launch.kind if launch else "",
+        launch_kind="DEEPSPEED" if sizes.deepspeed else launch.kind if launch else "",
         epochs=epochs,
         max_steps=steps,
         warmup=warmup,

@@ -20,7 +20,8 @@ _OBJECTS = ("accelerator_config", "fsdp_config", "deepspeed", "model_init_kwargs
 # Those whose text may also be the path of a JSON file.
 _FILES = ("accelerator_config", "deepspeed")
 _STEPS = "gradient_accumulation_steps"
-_NUM_STEPS = "accelerator_config.gradient_accumulation_kwargs.num_steps"
+_KWARGS = "accelerator_config.gradient_accumulation_kwargs"
+_NUM_STEPS = f"{_KWARGS}.num_steps"
 SPLITS = "accelerator_config.split_batches"
 
 
@@ -48,6 +49,8 @@ def sizes_of(keys: KeyReader, method: str, launch: LaunchSettings | None) -> Bat
     micro, written = _size(keys, "per_device_train_batch_size", 8), _size(keys, _STEPS, 1)
     accumulation = _num_steps(keys, written) if _NUM_STEPS in keys.entries else written
     splits = _truth(keys, SPLITS)
+    if keys.value(_KWARGS) not in (None, {}):
+        keys.refuse(_KWARGS, "Write num_steps in it")
     deepspeed, unread = _deepspeed(keys, launch)
     if deepspeed and deepspeed.lacks_steps and accumulation > 1:
         keys.wrong(
@@ -194,10 +197,11 @@ def _without_sizes(keys: KeyReader) -> dict[str, Any] | None:
     tree: dict[str, Any] = {}
     for name, value in found.items():
         section, _, inner = name.partition(".")
-        if inner and inner != "num_steps":
-            tree.setdefault(section, {})[inner] = value
-        elif not inner and name != "split_batches":
+        if not inner and name != "split_batches":
             tree[name] = value
+        elif inner and inner != "num_steps":
+            written = tree.get(section)
+            tree[section] = {**(written if isinstance(written, dict) else {}), inner: value}
     return {"split_batches": False, **tree}
 
 

@@ -151,6 +151,7 @@ def test_variables_of_accelerate_reach_deepspeed_alone():
         ('{"split_batches"', "Write a JSON object"),
         ("{split_batches: true}", "Write a JSON object"),
         ("true", "Write a JSON object"),
+        ('{"gradient_accumulation_kwargs": 4}', "Write num_steps in it"),
         ("nowhere.json", "No such file is here"),
     ],
 )
