@@ -138,7 +138,7 @@ def _refuse_unknown_batches(keys: KeyReader, launch: LaunchSettings) -> None:
     if launch.kind == "NO" and (launch.num_processes or 1) > 1:
         keys.wrong(
             f"distributed_type: found NO, with which accelerate starts one process, but num_processes is "
-            f"{launch.num_processes}. Write MULTI_GPU, FSDP or DEEPSPEED"
+            f"{launch.num_processes}. Write MULTI_GPU, FSDP or DEEPSPEED, or num_processes 1"
         )
     name = "parallelism_config.parallelism_config_dp_shard_size"
     is_used = any(key.startswith("parallelism_config.") for key in keys.entries)
@@ -215,9 +215,17 @@ def local_file(recipe: Recipe) -> str:
     return path if path and is_file(path) else ""
 
 
-def machine_notes(path: str, gpus: int) -> list[str]:
-    """Notes on an accelerate file for several machines. Its `num_processes` counts all of them together."""
-    machines = read_launch(path).machines
+def launch_notes(path: str, gpus: int) -> list[str]:
+    """Notes on an accelerate file for several machines, or for another number of processes.
+
+    Its `num_processes` counts all machines together.
+    """
+    launch = read_launch(path)
+    mesh = f"parallelism_config is for {launch.mesh} processes in {path}: write sizes for {gpus} there"
+    return [*([] if launch.mesh in {None, gpus} else [mesh]), *_machine_notes(launch.machines, path, gpus)]
+
+
+def _machine_notes(machines: int, path: str, gpus: int) -> list[str]:
     if gpus % machines:
         return [f"num_machines is {machines} in {path}, which does not divide {gpus}"]
     each = (
@@ -230,6 +238,10 @@ def with_counts(text: str, gpus: int, accumulation: int) -> str:
     """The text of an accelerate file with other counts of processes and accumulation steps."""
     text = re.sub(r"^num_processes:.*", f"num_processes: {gpus}", text, flags=re.MULTILINE)
     text = re.sub(r"^(\s+gradient_accumulation_steps:).*", rf"\1 {accumulation}", text, flags=re.MULTILINE)
+    if gpus > 1:  # NO starts one process
+        text = re.sub(
+            r"^distributed_type:\s*['\"]?NO['\"]?[ \t]*$", "distributed_type: MULTI_GPU", text, flags=re.MULTILINE
+        )
     has_count = re.search(r"^num_processes:", text, re.MULTILINE)
     return text if has_count else f"{text.rstrip()}\nnum_processes: {gpus}\n"
 

@@ -26,6 +26,8 @@ _LAUNCHERS = re.compile(
 )
 # Files in trl/accelerate_configs of TRL 0.19 to 1.16. Each says 8 processes and bf16.
 SHIPPED_BY_TRL = ("fsdp1", "fsdp2", "multi_gpu", "zero1", "zero2", "zero3")
+ONE_PROCESS = "single_gpu"
+"""TRL's file with distributed_type NO: accelerate starts one process, although num_processes is 8 in it"""
 # HALOs' accelerate_config/fsdp_NAME.yaml -> the number of processes in the file.
 _SHIPPED_BY_HALOS = {"2gpu": 2, "4gpu": 4, "8gpu": 8, "2x2gpu": 4, "2x4gpu": 8, "2x8gpu": 16}
 
@@ -47,6 +49,11 @@ def launch_of(command: Command, options: RecipeOptions, keys: KeyReader, source:
     if not said.isdigit() or not 1 <= int(said[:7]) <= 65_536:
         keys.missing(whose, said, f"{whose}: found {cut(said)}. Write a count")
         return replace(launch or LaunchSettings(num_processes=None), num_processes=options.gpus or 1, source=whose)
+    if launch and launch.kind == "NO" and int(said) > 1:
+        keys.wrong(
+            f"{whose}: found {said}, but {launch.source} has distributed_type NO, with which accelerate starts one "
+            "process. Write --multi_gpu before the script"
+        )
     return replace(launch or LaunchSettings(num_processes=None), num_processes=int(said), source=whose)
 
 
@@ -186,6 +193,8 @@ def _shipped(file: str, script: str) -> LaunchSettings | None:
             mixed_precision="bf16",
             source=f"{file}, as TRL ships it",
         )
+    if script in METHODS and file == ONE_PROCESS:
+        return LaunchSettings(num_processes=1, kind="NO", mixed_precision="bf16", source=f"{file}, as TRL ships it")
     found = re.search(r"accelerate_config/fsdp_(\w+)\.yaml$", file)
     processes = _SHIPPED_BY_HALOS.get(found[1]) if found else None
     return (

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from planner.job import AdamW, HfModel
-from planner.recipes.accelerate import local_file, machine_notes, read_launch
-from planner.recipes.launcher import SHIPPED_BY_TRL
+from planner.recipes.accelerate import launch_notes, local_file, read_launch
+from planner.recipes.launcher import ONE_PROCESS, SHIPPED_BY_TRL
 from planner.recipes.recipe import Recipe, Rewrite
 from planner.recipes.render_trackers import trackers_to_trl
 from planner.recipes.rendering import (
@@ -168,7 +168,9 @@ def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
     # Scripts that take their file first need `--option=value` as one argument (H4ArgumentParser).
     sign, before = ("=", "") if recipe.config_first else (" ", "--config ")
     launch_file = _launch_file(recipe)
-    launch = f"accelerate launch --config_file {launch_file or _SHIPPED_FILE} --num_processes {split.gpus}"
+    path = local_file(recipe)
+    multi = " --multi_gpu" if path and split.gpus > 1 and read_launch(path).kind == "NO" else ""
+    launch = f"accelerate launch --config_file {launch_file or _SHIPPED_FILE}{multi} --num_processes {split.gpus}"
     command = [
         f"{split.assignments}{launch}",
         _script(recipe),
@@ -227,11 +229,20 @@ def _launch_file(recipe: Recipe) -> str:
     if recipe.system != "trl" and not local_file(recipe):
         return ""
     name = recipe.launch_file
+    if name == ONE_PROCESS:
+        return ""
     return f"trl/accelerate_configs/{name}.yaml" if name in SHIPPED_BY_TRL else name
 
 
 def _launcher_unsaid(recipe: Recipe) -> str:
-    named = f"{recipe.launch_file} does not exist" if recipe.launch_file else "the recipe names no accelerate file"
+    one = recipe.launch_file == ONE_PROCESS
+    named = (
+        f"{ONE_PROCESS} starts one process"
+        if one
+        else f"{recipe.launch_file} does not exist"
+        if recipe.launch_file
+        else "the recipe names no accelerate file"
+    )
     text = f"the launcher: {named}, so the command has {PurePath(_SHIPPED_FILE).name}"
     return f"{text}. Write your own instead, or give it as --accelerate FILE"
 
@@ -243,6 +254,4 @@ def _launch_notes(recipe: Recipe, gpus: int, micro: int, steps: int) -> list[str
     own = foreign.deepspeed if isinstance(foreign, TrlFacts) else None
     sizes = own or (launch.deepspeed if launch and launch.kind == "DEEPSPEED" else None)
     notes = sizes.notes(gpus, micro, steps) if sizes else []
-    if launch and launch.mesh not in {None, gpus}:
-        notes.append(f"parallelism_config is for {launch.mesh} processes in {path}: write sizes for {gpus} there")
-    return [*notes, *(machine_notes(path, gpus) if path else [])]
+    return [*notes, *(launch_notes(path, gpus) if path else [])]

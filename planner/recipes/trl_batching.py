@@ -80,7 +80,7 @@ class TrlFacts:
         """Whether TRL would train exactly the same batch with another split."""
         other = replace(
             self, micro=micro, accumulation=accumulation, steps_per_generation=accumulation,
-            splits_batches=False, deepspeed=None, mesh=None,
+            splits_batches=False, deepspeed=None, mesh=None, launch_kind="",
         )  # fmt: skip
         return other.outcome(gpus).verdict == "exact"
 
@@ -102,6 +102,8 @@ class TrlFacts:
         least = _LEAST_MICRO.get(self.method, 1)
         if self.micro // (gpus if self.splits_batches else 1) < least:
             return f"ValueError: {self.method.upper()} needs a micro-batch above {least - 1}"
+        if self.launch_kind == "NO" and gpus > 1:
+            return "accelerate starts 1 process (distributed_type NO)"
         if self.mesh not in {None, gpus}:
             return f"ValueError: parallelism_config is for {self.mesh} processes"
         if self.deepspeed and (other := self.deepspeed.other(gpus, self.micro, self.accumulation)):

@@ -242,6 +242,25 @@ def test_an_accelerate_file_that_leaves_the_batch_unknown_is_refused(tmp_path, t
         _planner(*SIZES, gpus=8, launcher=("accelerate", "launch", "--config_file", str(file)))
 
 
+def test_a_launcher_of_one_process_starts_one_at_every_count(tmp_path):
+    """TRL ships such a file with num_processes 8 in it."""
+    file = tmp_path / "accelerate.yaml"
+    text = "compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\nmixed_precision: bf16\nnum_machines: 1\n"
+    file.write_text(f"{text}num_processes: 1\n")
+    command = f"accelerate launch --config_file {file} trl/scripts/sft.py {shlex.join([*PLAIN, *SIZES])}"
+    recipe = read_recipe(command, (), ONLY_BATCH)
+    assert recipe.global_batch == 8
+    assert recipe.foreign.outcome(2).text == "accelerate starts 1 process (distributed_type NO)"
+    made = rewrite(recipe, "trl", 2)
+    assert "--multi_gpu --num_processes 2" in made.command
+    assert read_recipe(made.command, (), ONLY_BATCH).foreign.outcome(2).batch == 8
+    assert "distributed_type: MULTI_GPU" in rewrite(recipe, "accelerate", 2).file
+    with pytest.raises(RecipeError, match=r"--num_processes: found 8, but .* starts one process"):
+        read_recipe(command.replace("trl/", "--num_processes 8 trl/", 1), (), ONLY_BATCH)
+    trl_sft = f"trl sft --accelerate_config single_gpu {shlex.join([*PLAIN, *SIZES])}"
+    assert read_recipe(trl_sft, (), ONLY_BATCH).global_batch == 8
+
+
 def test_a_mesh_of_data_parallel_gpus_is_an_error_at_other_counts(tmp_path):
     file = tmp_path / "accelerate.yaml"
     text = "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmixed_precision: bf16\nnum_machines: 1\n"
@@ -250,6 +269,10 @@ def test_a_mesh_of_data_parallel_gpus_is_an_error_at_other_counts(tmp_path):
     options = ("--config_file", str(file))
     launcher = ("accelerate", "launch", *options)
     assert _planner(*SIZES, gpus=8, launcher=launcher) == _trainer(*SIZES, gpus=8, options=options) == 64
+    recipe = read_recipe(_command(*SIZES, gpus=8, launcher=launcher), (), ONLY_BATCH)
+    for target in ("trl", "accelerate"):
+        note = f"parallelism_config is for 8 processes in {file}: write sizes for 4 there"
+        assert note in rewrite(recipe, target, 4).notes
     assert _planner(*SIZES, gpus=4, launcher=launcher) == "ValueError: parallelism_config is for 8 processes"
     with pytest.raises(Refused, match=r"total_size \(8\) does not match num_processes \(4\)"):
         _trainer(*SIZES, gpus=4, options=options)
