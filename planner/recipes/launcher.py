@@ -143,12 +143,18 @@ def _with_deepspeed(
     source: str,
 ) -> LaunchSettings:
     """DeepSpeed's sizes by options and variables. Those in DeepSpeed's own file win, and 1 step is its default."""
+    # accelerate launch writes what its file says over the variable.
+    is_in_file = f"deepspeed_config.{_STEPS}" in launch.beside_deepspeed
+    if launch.source and "ACCELERATE_DEEPSPEED_CONFIG_FILE" in environment:
+        keys.wrong(f"ACCELERATE_DEEPSPEED_CONFIG_FILE: {launch.source} configures DeepSpeed, too. Remove one of them")
     file = launcher.get("deepspeed_config_file") or environment.get("ACCELERATE_DEEPSPEED_CONFIG_FILE", "")
-    said = launcher.get("gradient_accumulation_steps") or environment.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "")
+    said = launcher.get(_STEPS) or ("" if is_in_file else environment.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", ""))
     sizes = launch.deepspeed or DeepSpeedSizes()
     if said.isdigit() and len(said) <= _MAX_DIGITS:
         sizes = replace(sizes, accumulation=int(said), source="the launcher")
-    elif said and said != "auto":
+    elif said == "auto":
+        sizes = replace(sizes, accumulation=None)
+    elif said:
         keys.missing(_STEPS, said, f"{_STEPS} of the launcher: found {cut(said)}. Write a count or auto")
     if file and file != "none":
         place = beside(source, file)

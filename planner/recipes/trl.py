@@ -175,11 +175,7 @@ def read(keys: KeyReader, options: RecipeOptions, *, script: str, launch: Launch
     draft.derived.append(Note(key="method", text=f"method {method}: {told_by}"))
     held = max(sizes.micro // gpus, 1) if sizes.splits else sizes.micro
     fill(draft, keys, options, facts, launch, held, is_own=bool(why_own))
-    if facts.unread:
-        draft.to_do.append(
-            f"batch.global {facts.batch}: planner did not read {', '.join(facts.unread)}, not on this machine. It is "
-            "right if no tp_size, cp_size or sp_size there is above 1"
-        )
+    draft.to_do += _to_check(facts)
     whose = "--gpus" if options.gpus else f"num_processes of {launch.source}" if launch else "--gpus"
     draft.derived.append(Note(key="gpus", text=f"tuned for {gpus} GPUs: {whose}"))
     finish(draft, keys, _reasons(keys), "planner has no such setting")
@@ -256,6 +252,15 @@ def _refuse_contradictions(keys: KeyReader, facts: TrlFacts, launch: LaunchSetti
             f"per_device_eval_batch_size: {facts.eval_micro} x {facts.tuned_gpus} GPUs are {evaluated}, no multiple of "
             f"num_generations {facts.eval_generations}. Write a size that makes one"
         )
+
+
+def _to_check(facts: TrlFacts) -> list[str]:
+    """What the user must check in files that are not on this machine."""
+    text = (
+        f"batch.global {facts.batch}: planner did not read {', '.join(facts.unread)}, not on this machine. It is right "
+        "if no tp_size, cp_size or sp_size there is above 1"
+    )
+    return [text] if facts.unread else []
 
 
 def _loss_of(keys: KeyReader, method: str) -> str:

@@ -26,9 +26,7 @@ def facts_of(
     """
     strategy = str(keys.value("eval_strategy", keys.value("evaluation_strategy", "no"))).lower()
     evaluates = strategy in {"steps", "epoch"}
-    generation = keys.whole("generation_batch_size") if keys.has("generation_batch_size") else None
-    if generation and keys.has("steps_per_generation"):
-        keys.wrong("generation_batch_size and steps_per_generation: TRL takes only one of them. Remove one")
+    generation = _generation_batch(keys)
     num_generations = keys.whole("num_generations", 8, least=2) if method == "grpo" else None
     max_steps = keys.value("max_steps", -1)
     epochs_rule = isinstance(max_steps, int | float) and max_steps <= 0
@@ -72,6 +70,14 @@ def facts_of(
         packs=unit == "packed row",
         handbook_keys=handbook_v03.keys_of(keys.entries),
     )
+
+
+def _generation_batch(keys: KeyReader) -> int | None:
+    """GRPO's generation_batch_size, None if the recipe does not have it."""
+    generation = keys.whole("generation_batch_size") if keys.has("generation_batch_size") else None
+    if generation and keys.has("steps_per_generation"):
+        keys.wrong("generation_batch_size and steps_per_generation: TRL takes only one of them. Remove one")
+    return generation
 
 
 def _warmup(keys: KeyReader) -> tuple[str, str]:

@@ -160,6 +160,16 @@ def test_what_accelerator_config_does_not_take_is_refused(text, says):
         _planner("--accelerator_config", text)
 
 
+def test_an_accelerate_file_wins_over_a_variable(tmp_path):
+    """The launcher sets the variable anew from its file."""
+    file = tmp_path / "accelerate.yaml"
+    text = "compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\nmixed_precision: bf16\nnum_machines: 1\n"
+    file.write_text(f"{text}num_processes: 4\ndeepspeed_config: {{zero_stage: 2, gradient_accumulation_steps: 2}}\n")
+    options, steps = ("--config_file", str(file)), ("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
+    how = {"launcher": ("accelerate", "launch", *options), "variables": ["=".join(steps)]}
+    assert _planner(*SIZES, **how) == _trainer(*SIZES, options=options, variables=(steps,)) == 32
+
+
 def test_a_variable_of_the_launcher_that_is_not_set_is_asked_for():
     """Also --env gives its value."""
     command = _command(*SIZES, variables=["ACCELERATE_USE_DEEPSPEED=$USE"]).replace("'", "")
