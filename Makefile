@@ -95,10 +95,12 @@ SEED ?= 1
 chaos: .venv/ready
 	$(BIN)/python tests/chaos/storm.py --minutes $(MINUTES) --seed $(SEED)
 
-# Odd files for every reader, for an hour. Fails if one was neither read nor refused in a sentence; bench/results/fuzz.json
-# keeps the counts.
+# Odd files for every reader, for an hour. Fails if one was neither read nor refused in a sentence. Before that, BATCHES
+# commands of TRL, whose batch must be the Trainer's (ten minutes). bench/results/fuzz*.json keep the counts.
+BATCHES ?= 10000
 fuzz: MINUTES := $(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),60)
 fuzz: .venv/ready
+	$(BIN)/python tests/fuzz/fuzz_batches.py --cases $(BATCHES) --seed $(SEED) --results
 	$(BIN)/python tests/fuzz/fuzz.py --minutes $(MINUTES) --seed $(SEED) --results
 	$(BIN)/python tests/fuzz/fuzz_shell_words.py --cases 10000 --seed $(SEED)
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NoReturn
 
-from planner.recipes.accelerate import file_text, is_accelerate, local_file, machine_notes, read_launch, with_counts
+from planner.recipes.accelerate import file_text, is_accelerate, launch_notes, local_file, read_launch, with_counts
 from planner.recipes.config_reader import recipe_error, text_of
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.recipe import Rewrite
@@ -40,10 +40,11 @@ def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
     if not (path := local_file(recipe)):
         file = file_text(gpus, steps, precision=recipe.precision)
         return Rewrite(command=command, file=file, notes=(must, *guessed_precision(recipe)))
-    is_in_file = read_launch(path).accumulation is not None
+    sizes = read_launch(path).deepspeed
+    is_in_file = sizes is not None and sizes.accumulation is not None
     note = must if is_in_file else f"{must} and {steps} accumulation steps, because {path} does not set them"
     file = with_counts(text_of(path), gpus, steps)
-    return Rewrite(command=command, file=file, notes=(note, *machine_notes(path, gpus)))
+    return Rewrite(command=command, file=file, notes=(note, *launch_notes(path, gpus)))
 
 
 SYSTEM = System(name="accelerate", title="accelerate", detect=detect, read=read, render=render, takes_repeats=True)

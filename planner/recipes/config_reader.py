@@ -20,6 +20,7 @@ from planner.recipes.scalars import scalar
 _MAX_DEPTH = 20
 MAX_VALUES = 20_000
 _MOST = 10**MAX_SHOWN
+_OCTAL = re.compile(r"[-+]?0[0-7_]{1,40}")
 # PyYAML's constructors raise these for a wrong tag, an invalid date or 1,000 nested brackets.
 _NO_YAML = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 
@@ -148,7 +149,9 @@ def _by_name(node: yaml.MappingNode) -> dict[str, list[tuple[yaml.ScalarNode, ya
 
 
 def _number(loader: _Loader, node: yaml.ScalarNode) -> Any:
-    return scalar(str(loader.construct_scalar(node)))
+    text = str(loader.construct_scalar(node))
+    # YAML 1.1, which the systems' PyYAML reads, takes 010 for 8.
+    return loader.construct_yaml_int(node) if _OCTAL.fullmatch(text) else scalar(text)
 
 
 _Loader.add_implicit_resolver(

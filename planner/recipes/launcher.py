@@ -1,51 +1,188 @@
 """Reads how a script is launched: from the launcher's options, its file, or the name of a file that a system ships."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 
 from planner.base.disk import is_file
 from planner.files.messages import cut
 from planner.recipes import accelerate
-from planner.recipes.accelerate import LaunchSettings
+from planner.recipes.accelerate import DeepSpeedSizes, LaunchSettings
 from planner.recipes.command import Command
 from planner.recipes.config_reader import beside
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.entries import KeyReader
-from planner.recipes.scalars import has_shell
-from planner.recipes.trl_keys import METHODS
+from planner.recipes.scalars import has_shell, scalar
+from planner.recipes.trainer_fields import CAN
+from planner.recipes.trl_keys import METHODS, TRUE_TEXTS
 
 _MAX_DIGITS = 12
+_WORLD = "WORLD_SIZE"
+_STEPS = "gradient_accumulation_steps"
+_PYTHON = re.compile(r"(?:^|/)python[\d.]*$")
+_LAUNCHERS = re.compile(
+    r"(?:^|[/.])(?:accelerate|accelerate-launch|launch|run|torchrun|deepspeed|srun|mpirun|mpiexec|horovodrun|trl)$"
+    r"|accelerate\.commands\.|torch\.distributed\."
+)
 # Files in trl/accelerate_configs of TRL 0.19 to 1.16. Each says 8 processes and bf16.
 SHIPPED_BY_TRL = ("fsdp1", "fsdp2", "multi_gpu", "zero1", "zero2", "zero3")
+ONE_PROCESS = "single_gpu"
+"""TRL's file with distributed_type NO: accelerate starts one process, although num_processes is 8 in it"""
 # HALOs' accelerate_config/fsdp_NAME.yaml -> the number of processes in the file.
 _SHIPPED_BY_HALOS = {"2gpu": 2, "4gpu": 4, "8gpu": 8, "2x2gpu": 4, "2x4gpu": 8, "2x8gpu": 16}
 
 
 def launch_of(command: Command, options: RecipeOptions, keys: KeyReader, source: str) -> LaunchSettings | None:
-    """The launcher's settings, by its options, its file or the file's shipped name. None if nothing is known.
+    """The launcher's settings, by its options, variables and file, or the file's shipped name. None if none is known.
 
     Mistakes are added to `keys`. `source` is the recipe, beside which the launcher's file may be.
     """
-    launcher = command.launcher
-    said, whose = launcher.get("--num_processes"), "--num_processes"
-    if not said and (each := launcher.get("--nproc_per_node") or launcher.get("--nproc-per-node")):
-        said, whose = _processes(each, launcher.get("--nnodes", "1")), "--nnodes x --nproc_per_node"
-    if not said and (each := launcher.get("--num_gpus")):
-        said, whose = _processes(each, launcher.get("--num_nodes", "1")), "--num_nodes x --num_gpus"
-    file = options.accelerate or launcher.get("--config_file")
-    launch = None
-    if file and is_file(beside(source, file)):
-        launch = accelerate.read_launch(beside(source, file))
-    elif options.accelerate:
-        launch = accelerate.read_launch(options.accelerate)
-    elif file:
-        launch = _shipped(file, command.script)
+    launcher = {name.lstrip("-").replace("-", "_"): its for name, its in command.launcher.items() if name[:2] == "--"}
+    _refuse(keys, "accelerate launch", launcher)
+    environment = {**command.environment, **options.env}
+    _refuse(keys, "variables", environment)
+    said, whose = _count(launcher, command)
+    launch = _of_options(_of_file(command, launcher, options, source), launcher, environment, keys, source)
     if not said or (has_shell(said) and options.gpus):
         return launch
     if not said.isdigit() or not 1 <= int(said[:7]) <= 65_536:
         keys.missing(whose, said, f"{whose}: found {cut(said)}. Write a count")
         return replace(launch or LaunchSettings(num_processes=None), num_processes=options.gpus or 1, source=whose)
+    if launch and launch.kind == "NO" and int(said) > 1:
+        keys.wrong(
+            f"{whose}: found {said}, but {launch.source} has distributed_type NO, with which accelerate starts one "
+            "process. Write --multi_gpu before the script"
+        )
     return replace(launch or LaunchSettings(num_processes=None), num_processes=int(said), source=whose)
+
+
+def is_alone(command: Command) -> bool:
+    """Whether Python starts the script without a launcher, in one process."""
+    starts = [word for word in command.launched if _PYTHON.search(word)]
+    return bool(starts) and not any(_LAUNCHERS.search(word) for word in command.launched)
+
+
+def _refuse(keys: KeyReader, section: str, found: Mapping[str, str]) -> None:
+    """Notes options or variables with which the batch is unknown."""
+    for name, effect in CAN[section].items():
+        value = scalar(found[name]) if name in found else None
+        if section == "variables" and effect.planner == "reads" and name != _WORLD and has_shell(str(value)):
+            keys.missing(name, str(value), f"{name}: found {cut(str(value))}. Write its value")
+        if effect.planner == "refuses" and str(value).lower() not in {str(each).lower() for each in effect.plain}:
+            shown = f"--{name}" if section == "accelerate launch" else name
+            keys.wrong(f"{shown}: found {cut(found[name]) or 'it'}. {effect.how}")
+
+
+def _count(launcher: Mapping[str, str], command: Command) -> tuple[str, str]:
+    """The number of processes on all machines as text, empty if unknown, and the options that say it."""
+    if said := launcher.get("num_processes"):
+        return said, "--num_processes"
+    if each := launcher.get("nproc_per_node"):
+        return _processes(each, launcher.get("nnodes", "1")), "--nnodes x --nproc_per_node"
+    if each := launcher.get("num_gpus"):
+        return _processes(each, launcher.get("num_nodes", "1")), "--num_nodes x --num_gpus"
+    return (command.environment.get(_WORLD, ""), _WORLD) if is_alone(command) else ("", "")
+
+
+def _of_file(
+    command: Command, launcher: Mapping[str, str], options: RecipeOptions, source: str
+) -> LaunchSettings | None:
+    """The settings in the launcher's file. None if no file is named."""
+    file = options.accelerate or launcher.get("config_file")
+    if file and is_file(beside(source, file)):
+        return accelerate.read_launch(beside(source, file))
+    if options.accelerate:
+        return accelerate.read_launch(options.accelerate)
+    if not file:
+        return None
+    return _shipped(file, command.script) or LaunchSettings(num_processes=None, unread=(cut(file),))
+
+
+def _of_options(
+    launch: LaunchSettings | None,
+    launcher: Mapping[str, str],
+    environment: Mapping[str, str],
+    keys: KeyReader,
+    source: str,
+) -> LaunchSettings | None:
+    """The settings with those of options and variables, which win over the file."""
+    kind = _kind(launcher, environment)
+    known = launch or LaunchSettings(num_processes=None)
+    mesh, shards = _mesh(launcher, environment, keys)
+    if kind and kind != known.kind:
+        known = replace(known, kind=kind, deepspeed=None)
+    if known.kind == "DEEPSPEED":
+        known = _with_deepspeed(known, launcher, environment, keys, source)
+    if mesh is not None:
+        known = replace(known, mesh=mesh)
+    is_used = "use_parallelism_config" in launcher or _is_true(environment, "ACCELERATE_USE_PARALLELISM_CONFIG")
+    if is_used and known.kind == "FSDP" and shards == 1:
+        keys.wrong(accelerate.NOTHING_TO_SHARD)
+    return launch if known == LaunchSettings(num_processes=None) else known
+
+
+def _kind(launcher: Mapping[str, str], environment: Mapping[str, str]) -> str:
+    """FSDP or DEEPSPEED if an option or a variable chooses it, MULTI_GPU for --multi_gpu. Empty otherwise."""
+    if "use_deepspeed" in launcher or _is_true(environment, "ACCELERATE_USE_DEEPSPEED"):
+        return "DEEPSPEED"
+    if "use_fsdp" in launcher or _is_true(environment, "ACCELERATE_USE_FSDP"):
+        return "FSDP"
+    return "MULTI_GPU" if "multi_gpu" in launcher else ""
+
+
+def _is_true(environment: Mapping[str, str], name: str) -> bool:
+    return environment.get(name, "").lower() in TRUE_TEXTS
+
+
+def _with_deepspeed(
+    launch: LaunchSettings,
+    launcher: Mapping[str, str],
+    environment: Mapping[str, str],
+    keys: KeyReader,
+    source: str,
+) -> LaunchSettings:
+    """DeepSpeed's sizes by options and variables. Those in DeepSpeed's own file win, and 1 step is its default."""
+    # accelerate launch writes what its file says over the variable.
+    is_in_file = f"deepspeed_config.{_STEPS}" in launch.beside_deepspeed
+    if launch.source and "ACCELERATE_DEEPSPEED_CONFIG_FILE" in environment:
+        keys.wrong(f"ACCELERATE_DEEPSPEED_CONFIG_FILE: {launch.source} configures DeepSpeed, too. Remove one of them")
+    file = launcher.get("deepspeed_config_file") or environment.get("ACCELERATE_DEEPSPEED_CONFIG_FILE", "")
+    said = launcher.get(_STEPS) or ("" if is_in_file else environment.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", ""))
+    sizes = launch.deepspeed or DeepSpeedSizes()
+    if said.isdigit() and len(said) <= _MAX_DIGITS:
+        sizes = replace(sizes, accumulation=int(said), source="the launcher")
+    elif said == "auto":
+        sizes = replace(sizes, accumulation=None)
+    elif said:
+        keys.missing(_STEPS, said, f"{_STEPS} of the launcher: found {cut(said)}. Write a count or auto")
+    if file and file != "none":
+        place = beside(source, file)
+        if launch.beside_deepspeed:
+            keys.wrong(
+                f"{launch.source}: accelerate refuses {launch.beside_deepspeed[0]} beside {cut(file)}. Remove one of "
+                "them"
+            )
+        if not is_file(place):
+            return replace(launch, deepspeed=sizes, unread=(*launch.unread, cut(file)))
+        inner = KeyReader(source=file, entries=accelerate.deepspeed_entries(place))
+        found = accelerate.sizes_in(inner, "deepspeed_config.")
+        keys.mistakes += inner.mistakes
+        steps = found.accumulation if inner.has(f"deepspeed_config.{_STEPS}") else 1
+        auto = inner.value(f"deepspeed_config.{_STEPS}") == "auto"
+        sizes = replace(found, accumulation=sizes.accumulation if auto else steps, source=file)
+    return replace(launch, deepspeed=sizes)
+
+
+def _mesh(launcher: Mapping[str, str], environment: Mapping[str, str], keys: KeyReader) -> tuple[int | None, int]:
+    """The product of the data-parallel sizes, None if none is above 1, and dp_shard_size."""
+    sizes = []
+    for name in ("dp_replicate_size", "dp_shard_size"):
+        said = launcher.get(f"parallelism_config_{name}") or environment.get(f"PARALLELISM_CONFIG_{name.upper()}", "1")
+        if not said.isdigit() or len(said) > _MAX_DIGITS:
+            keys.missing(name, said, f"parallelism_config_{name}: found {cut(said)}. Write a count")
+            said = "1"
+        sizes.append(int(said))
+    return (sizes[0] * sizes[1] if max(sizes) > 1 else None), sizes[1]
 
 
 def _shipped(file: str, script: str) -> LaunchSettings | None:
@@ -55,10 +192,14 @@ def _shipped(file: str, script: str) -> LaunchSettings | None:
         return LaunchSettings(
             num_processes=8,
             kind=kind,
-            accumulation=1 if file == "zero1" else None,
+            deepspeed=DeepSpeedSizes(accumulation=1 if file == "zero1" else None, source=f"{file}, as TRL ships it")
+            if kind == "DEEPSPEED"
+            else None,
             mixed_precision="bf16",
             source=f"{file}, as TRL ships it",
         )
+    if script in METHODS and file == ONE_PROCESS:
+        return LaunchSettings(num_processes=1, kind="NO", mixed_precision="bf16", source=f"{file}, as TRL ships it")
     found = re.search(r"accelerate_config/fsdp_(\w+)\.yaml$", file)
     processes = _SHIPPED_BY_HALOS.get(found[1]) if found else None
     return (

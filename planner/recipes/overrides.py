@@ -42,5 +42,8 @@ def overrides(arguments: Sequence[str], keys_of: dict[str, Entry], where: str = 
         read: list[Any] = list(values) if key in TEXTS else [scalar(each) for each in values]
         if not read and name.startswith("--no") and (positive := key.removeprefix("no_")) in TRUE_BY_DEFAULT:
             key, read = positive, [False]
+        # An option replaces a whole section of the file.
+        for inner in [name for name in keys_of if name.startswith(f"{key}.")]:
+            del keys_of[inner]
         keys_of[key] = Entry(value=True if not read else read[0] if len(read) == 1 else read, where=where)
     return others

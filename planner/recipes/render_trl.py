@@ -1,12 +1,13 @@
 """Writes a job as options of TRL's scripts, and the command."""
 
+import json
 import shlex
 from collections.abc import Sequence
 from pathlib import PurePath
 
 from planner.job import AdamW, HfModel
-from planner.recipes.accelerate import local_file, machine_notes, read_launch
-from planner.recipes.launcher import SHIPPED_BY_TRL
+from planner.recipes.accelerate import launch_notes, local_file, read_launch
+from planner.recipes.launcher import ONE_PROCESS, SHIPPED_BY_TRL
 from planner.recipes.recipe import Recipe, Rewrite
 from planner.recipes.render_trackers import trackers_to_trl
 from planner.recipes.rendering import (
@@ -24,6 +25,7 @@ from planner.recipes.rendering import (
 )
 from planner.recipes.scalars import number
 from planner.recipes.system import BatchSplit
+from planner.recipes.trl_batching import TrlFacts
 from planner.recipes.trl_keys import METHODS
 
 # The accelerate file in the commands of the alignment-handbook.
@@ -166,21 +168,45 @@ def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
     # Scripts that take their file first need `--option=value` as one argument (H4ArgumentParser).
     sign, before = ("=", "") if recipe.config_first else (" ", "--config ")
     launch_file = _launch_file(recipe)
-    launch = f"accelerate launch --config_file {launch_file or _SHIPPED_FILE} --num_processes {split.gpus}"
+    path = local_file(recipe)
+    multi = " --multi_gpu" if path and split.gpus > 1 and read_launch(path).kind == "NO" else ""
+    launch = f"accelerate launch --config_file {launch_file or _SHIPPED_FILE}{multi} --num_processes {split.gpus}"
     command = [
         f"{split.assignments}{launch}",
         _script(recipe),
         *([f"{before}{config}"] if config else []),
-        *arguments,
+        *_without_accelerator(arguments),
         f"--per_device_train_batch_size{sign}{split.micro}",
         f"--gradient_accumulation_steps{sign}{split.accumulation}",
+        *_accelerator(recipe, sign),
     ]
     return Rewrite(
         command=" ".join(command),
         file=split.file,
-        notes=(*_launch_notes(recipe, split.gpus, split.accumulation), *_file_notes(split)),
+        notes=(*_launch_notes(recipe, split.gpus, split.micro, split.accumulation), *_file_notes(split)),
         unsaid=() if launch_file else (_launcher_unsaid(recipe),),
     )
+
+
+def _accelerator(recipe: Recipe, sign: str) -> list[str]:
+    """The option accelerator_config without what changes the batch, if the recipe has that section."""
+    foreign = recipe.foreign
+    if recipe.system != "trl" or not isinstance(foreign, TrlFacts) or foreign.accelerator is None:
+        return []
+    return [f"--accelerator_config{sign}{shlex.quote(json.dumps(foreign.accelerator))}"]
+
+
+def _without_accelerator(arguments: Sequence[str]) -> list[str]:
+    """The arguments without accelerator_config, which `_accelerator` writes anew."""
+    kept, skips = [], False
+    for argument in arguments:
+        name = argument.strip("'").partition("=")[0].lstrip("-+").replace("-", "_")
+        is_it = name.partition(".")[0] == "accelerator_config"
+        is_value = skips and not argument.startswith("--")
+        skips = (is_it and "=" not in argument.partition("{")[0]) or (is_value and not is_it)
+        if not is_it and not is_value:
+            kept.append(argument)
+    return kept
 
 
 def _file_notes(split: BatchSplit) -> list[str]:
@@ -203,19 +229,29 @@ def _launch_file(recipe: Recipe) -> str:
     if recipe.system != "trl" and not local_file(recipe):
         return ""
     name = recipe.launch_file
+    if name == ONE_PROCESS:
+        return ""
     return f"trl/accelerate_configs/{name}.yaml" if name in SHIPPED_BY_TRL else name
 
 
 def _launcher_unsaid(recipe: Recipe) -> str:
-    named = f"{recipe.launch_file} does not exist" if recipe.launch_file else "the recipe names no accelerate file"
+    one = recipe.launch_file == ONE_PROCESS
+    named = (
+        f"{ONE_PROCESS} starts one process"
+        if one
+        else f"{recipe.launch_file} does not exist"
+        if recipe.launch_file
+        else "the recipe names no accelerate file"
+    )
     text = f"the launcher: {named}, so the command has {PurePath(_SHIPPED_FILE).name}"
     return f"{text}. Write your own instead, or give it as --accelerate FILE"
 
 
-def _launch_notes(recipe: Recipe, gpus: int, steps: int) -> list[str]:
+def _launch_notes(recipe: Recipe, gpus: int, micro: int, steps: int) -> list[str]:
     """Notes on settings in the accelerate file that the command line cannot override."""
-    if not (path := local_file(recipe)):
-        return []
-    said = read_launch(path).accumulation
-    notes = [] if said in {None, steps} else [f"gradient_accumulation_steps is {said} in {path}: write {steps} there"]
-    return [*notes, *machine_notes(path, gpus)]
+    foreign, path = recipe.foreign, local_file(recipe)
+    launch = read_launch(path) if path else None
+    own = foreign.deepspeed if isinstance(foreign, TrlFacts) else None
+    sizes = own or (launch.deepspeed if launch and launch.kind == "DEEPSPEED" else None)
+    notes = sizes.notes(gpus, micro, steps) if sizes else []
+    return [*notes, *(launch_notes(path, gpus) if path else [])]

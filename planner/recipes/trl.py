@@ -23,6 +23,7 @@ from planner.recipes.trl_job import fill
 from planner.recipes.trl_keys import FALSE_TEXTS, METHODS, TRUE_TEXTS, TRUTHS
 from planner.recipes.trl_loss import changing
 from planner.recipes.trl_method import method_of
+from planner.recipes.trl_sizes import expand, sizes_of
 from planner.recipes.trl_trackers import EVERY_STEP
 from planner.recipes.trl_unknown import ENVIRONMENT, refuse_unknown
 
@@ -46,10 +47,19 @@ _ASKED = (
     "per_device_eval_batch_size", "num_generations",
 )  # fmt: skip
 # Keys that are dropped with their usual values but matter with others.
-_DECIDING = ("max_steps", "dataloader_drop_last", "packing_strategy", "accelerator_config", "average_tokens")
+_DECIDING = (
+    "deepspeed",
+    "model_init_kwargs",
+    "max_steps",
+    "dataloader_drop_last",
+    "packing_strategy",
+    "accelerator_config",
+    "average_tokens",
+)
 # Candidates for a job's name.
 _NAMES = ("run_name", "hub_model_id", "output_dir", "logging_dir")
-_SHARING = ("tp_size", "cp_size", "sp_size")
+# DeepSpeed's name of a size -> the Trainer's.
+_DEEPSPEED_NAMES = {"train_micro_batch_size_per_gpu": "per_device_train_batch_size"}
 _REASONS = {
     "output_dir": "checkpoint.path is the folder of the run",
     "overwrite_output_dir": "planner resumes a run in its folder, so write another checkpoint.path for a new run",
@@ -90,6 +100,7 @@ _BY_PREFIX = {
     "bnb_": "planner packs 4-bit weights itself, and computes in the type of train.precision",
     "ddp_": "planner shards by FSDP2",
     "fsdp": "planner configures FSDP2 itself",
+    "deepspeed": "planner shards by FSDP2",
     "vllm_": "your loop generates",
     f"{ENVIRONMENT}.": "an environment variable: set it where the workers start",
 }
@@ -106,8 +117,8 @@ def read(keys: KeyReader, options: RecipeOptions, *, script: str, launch: Launch
     """
     refuse_unknown(keys)
     handbook_v03.rename(keys)
+    expand(keys)
     _read_truths(keys)
-    _refuse_parallel(keys)
     method, told_by = method_of(dict(keys.entries), script, keys.source, options.method)
     if method not in METHODS:
         found = f"found {method[:40]}" if method else "the recipe does not name it"
@@ -123,18 +134,16 @@ def read(keys: KeyReader, options: RecipeOptions, *, script: str, launch: Launch
     loss = _loss_of(keys, method)
     unit = "pair" if method in {"dpo", "orpo"} else "example" if method == "sft" else "completion"
     unit = "packed row" if keys.flag("packing") else unit
-    micro = keys.whole("per_device_train_batch_size", 8)
-    accumulation = keys.whole("gradient_accumulation_steps", 1)
+    sizes = sizes_of(keys, method, launch)
     gpus = _gpus(keys, options, launch)
-    splits = keys.value("accelerator_config.split_batches") is True
-    batch = micro * accumulation * (1 if splits else gpus)
     why_own = _own_because(keys, method, loss)
-    facts = facts_of(keys, method, loss, unit, micro, accumulation, gpus, batch, splits, launch)
+    facts = facts_of(keys, method, loss, unit, sizes, gpus, launch)
     _refuse_contradictions(keys, facts, launch)
     draft = Draft()
     draft.derived.append(Note(key="method", text=f"method {method}: {told_by}"))
-    held = max(micro // gpus, 1) if splits else micro
+    held = max(sizes.micro // gpus, 1) if sizes.splits else sizes.micro
     fill(draft, keys, options, facts, launch, held, is_own=bool(why_own))
+    draft.to_do += _to_check(facts)
     whose = "--gpus" if options.gpus else f"num_processes of {launch.source}" if launch else "--gpus"
     draft.derived.append(Note(key="gpus", text=f"tuned for {gpus} GPUs: {whose}"))
     finish(draft, keys, _reasons(keys), "planner has no such setting")
@@ -144,8 +153,8 @@ def read(keys: KeyReader, options: RecipeOptions, *, script: str, launch: Launch
         source=keys.source,
         method=method,
         unit=unit,
-        global_batch=batch,
-        accumulation=accumulation,
+        global_batch=facts.batch,
+        accumulation=sizes.accumulation,
         gpus=gpus,
         micro=held,
         eval_batch=None,
@@ -169,14 +178,6 @@ def _read_truths(keys: KeyReader) -> None:
     keys.entries = entries
 
 
-def _refuse_parallel(keys: KeyReader) -> None:
-    """Refuses tensor, context and sequence parallelism: those GPUs share a micro-batch, so W x m x A is too large."""
-    for key in [name for name in keys.entries if name.startswith("parallelism_config.")]:
-        size = keys.value(key)
-        if key.rpartition(".")[2].removeprefix("parallelism_config_") in _SHARING and size not in (None, 1):
-            keys.refuse(key, "Those GPUs share a micro-batch: remove it, and write the count of data-parallel GPUs")
-
-
 def _refuse_contradictions(keys: KeyReader, facts: TrlFacts, launch: LaunchSettings | None) -> None:
     """Notes contradictions that TRL would refuse at the recipe's own GPU count."""
     if launch and launch.clip is not None and launch.clip != (clip := keys.norm("max_grad_norm", 1.0) or 0.0):
@@ -184,17 +185,28 @@ def _refuse_contradictions(keys: KeyReader, facts: TrlFacts, launch: LaunchSetti
             f"max_grad_norm: {number(clip)}, but {launch.source} has gradient_clipping {number(launch.clip)}. Write "
             "the same number in both, or auto in that file"
         )
-    if facts.deepspeed_accumulation is not None and facts.deepspeed_accumulation != facts.accumulation:
+    other = facts.deepspeed.other(facts.tuned_gpus, facts.micro, facts.accumulation) if facts.deepspeed else None
+    if facts.deepspeed and other:
+        name, its, ours = other
         keys.lacks(
-            f"gradient_accumulation_steps: {facts.accumulation}, but {launch.source if launch else ''} has "
-            f"{facts.deepspeed_accumulation}. Write the same number in both, or auto in that file"
+            f"{_DEEPSPEED_NAMES.get(name, name)}: {ours}, but {facts.deepspeed.source} has {its}. Write the same "
+            "number in both, or auto in that file"
         )
     evaluated = facts.eval_micro * facts.tuned_gpus
-    if facts.evaluates and facts.num_generations and evaluated % facts.num_generations:
+    if facts.evaluates and facts.num_generations and evaluated % facts.eval_generations:
         keys.lacks(
             f"per_device_eval_batch_size: {facts.eval_micro} x {facts.tuned_gpus} GPUs are {evaluated}, no multiple of "
-            f"num_generations {facts.num_generations}. Write a size that makes one"
+            f"num_generations {facts.eval_generations}. Write a size that makes one"
         )
+
+
+def _to_check(facts: TrlFacts) -> list[str]:
+    """What the user must check in files that are not on this machine."""
+    text = (
+        f"batch.global {facts.batch}: planner did not read {', '.join(facts.unread)}, not on this machine. It is right "
+        "if no tp_size, cp_size or sp_size there is above 1"
+    )
+    return [text] if facts.unread else []
 
 
 def _loss_of(keys: KeyReader, method: str) -> str:

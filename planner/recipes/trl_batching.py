@@ -1,10 +1,13 @@
 """What TRL and transformers do with a recipe at each GPU count (TRL 0.19 to HEAD, transformers 4.53 and 5.23)."""
 
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
+from planner.recipes.accelerate import DeepSpeedSizes
 from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Trap
 from planner.recipes.split import repeats_of_even_batches
+from planner.recipes.trl_traps import data_parallel, not_read, resumes, version_of
 
 # Losses whose value depends on the split of a batch, and how.
 _VARIES = {
@@ -41,7 +44,6 @@ class TrlFacts:
     num_generations: int | None
     generation_batch: int | None
     steps_per_generation: int
-    deepspeed_accumulation: int | None
     launch_kind: str
     epochs: float | None
     max_steps: int | None
@@ -51,6 +53,22 @@ class TrlFacts:
     eval_every: str
     old_keys: tuple[str, ...]
     packs: bool
+    eval_generations: int = 8
+    """num_generations of an evaluation"""
+    deepspeed: DeepSpeedSizes | None = None
+    """DeepSpeed's own batch sizes, None without DeepSpeed"""
+    mesh: int | None = None
+    """the number of processes that accelerate's parallelism_config needs, None if any"""
+    accelerator: Mapping[str, Any] | None = None
+    """accelerator_config without what changes the batch, None if the recipe does not have it"""
+    num_steps: bool = False
+    """whether `accumulation` is num_steps of accelerator_config"""
+    unread: tuple[str, ...] = ()
+    """files of the launcher or DeepSpeed that are not on this machine"""
+    is_alone: bool = False
+    """whether Python starts the script without a launcher"""
+    resumes: bool = False
+    """whether the recipe names a checkpoint to resume from"""
     handbook_keys: tuple[str, ...] = ()
     """the recipe's keys that only the alignment-handbook's scripts up to v0.3 take"""
 
@@ -62,7 +80,7 @@ class TrlFacts:
         """Whether TRL would train exactly the same batch with another split."""
         other = replace(
             self, micro=micro, accumulation=accumulation, steps_per_generation=accumulation,
-            splits_batches=False, deepspeed_accumulation=None,
+            splits_batches=False, deepspeed=None, mesh=None, launch_kind="",
         )  # fmt: skip
         return other.outcome(gpus).verdict == "exact"
 
@@ -84,8 +102,12 @@ class TrlFacts:
         least = _LEAST_MICRO.get(self.method, 1)
         if self.micro // (gpus if self.splits_batches else 1) < least:
             return f"ValueError: {self.method.upper()} needs a micro-batch above {least - 1}"
-        if self.deepspeed_accumulation is not None and self.deepspeed_accumulation != self.accumulation:
-            return f"ValueError: DeepSpeed's A={self.deepspeed_accumulation}, the recipe's A={self.accumulation}"
+        if self.launch_kind == "NO" and gpus > 1:
+            return "accelerate starts 1 process (distributed_type NO)"
+        if self.mesh not in {None, gpus}:
+            return f"ValueError: parallelism_config is for {self.mesh} processes"
+        if self.deepspeed and (other := self.deepspeed.other(gpus, self.micro, self.accumulation)):
+            return _contradiction(*other)
         return self._groups(gpus) if self.num_generations else ""
 
     def _groups(self, gpus: int) -> str:
@@ -98,8 +120,8 @@ class TrlFacts:
         if made % self.num_generations:
             return f"ValueError: {made} % num_generations {self.num_generations} = {made % self.num_generations}"
         evaluated = self.eval_micro * gpus
-        if self.evaluates and evaluated % self.num_generations:
-            return f"ValueError: eval {evaluated} % num_generations {self.num_generations}"
+        if self.evaluates and evaluated % self.eval_generations:
+            return f"ValueError: eval {evaluated} % num_generations {self.eval_generations}"
         return ""
 
     def units(self) -> list[AmbiguousUnit]:
@@ -112,6 +134,11 @@ class TrlFacts:
                 here=f"batch.global: {self.batch}",
             ),
         ]
+        if self.num_steps:
+            there = "replaces gradient_accumulation_steps"
+            rows.append(
+                AmbiguousUnit(key="num_steps", value=str(self.accumulation), there=there, here="no such setting")
+            )
         if self.warmup_written != "0":
             there = "optimizer steps, of any size" if "steps" in self.warmup else "of all steps, rounded up"
             here = f"warmup: {self.warmup}"
@@ -139,15 +166,13 @@ class TrlFacts:
             self._no_sync(),
             self._versions(options),
             self._handbook(),
+            not_read(self.unread),
+            resumes(options.transformers) if self.resumes else None,
         ]
         if self.packs:
             text = "The unit is a packed row, so the number of conversations in a batch depends on their lengths."
             made.append(Trap(name="packing", text=text))
-        text = (
-            "Without a launcher, `python script.py` on several GPUs multiplies per_device_train_batch_size by their "
-            "number."
-        )
-        made.append(Trap(name="DataParallel", text=text))
+        made.append(data_parallel(self.micro * self.accumulation, is_alone=self.is_alone))
         return [trap for trap in made if trap]
 
     def _silent(self, options: CheckOptions) -> Trap | None:
@@ -233,7 +258,7 @@ class TrlFacts:
     def _last_step(self, options: CheckOptions) -> Trap | None:
         if self.accumulation == 1 or self.method == "sft":
             return None
-        modern = None if options.transformers is None else _version(options.transformers) >= (5, 0)
+        modern = None if options.transformers is None else version_of(options.transformers) >= (5, 0)
         old = f"divides the last, partial step of an epoch by {self.accumulation}, too, so its rows weigh less"
         if modern:
             return None
@@ -254,7 +279,7 @@ class TrlFacts:
         if not self.old_keys:
             return None
         shown = ", ".join(self.old_keys)
-        if options.transformers and _version(options.transformers) < (5, 0):
+        if options.transformers and version_of(options.transformers) < (5, 0):
             return None
         return Trap(
             name="does not load", text=f"Newer TRL and transformers 5 refuse {shown}. The recipe needs older versions."
@@ -270,11 +295,12 @@ class TrlFacts:
         return Trap(name="older handbook", text=text)
 
 
-def _version(text: str) -> tuple[int, ...]:
-    """`4.53.3` -> (4, 53, 3)."""
-    return tuple(int(part) for part in re.findall(r"\d{1,6}", text)[:3])
+def _contradiction(name: str, its: int, ours: int) -> str:
+    """What transformers refuses if DeepSpeed has another size, short enough for a table cell."""
+    short = {"gradient_accumulation_steps": "A", "train_micro_batch_size_per_gpu": "m"}.get(name, "batch")
+    return f"ValueError: DeepSpeed's {short}={its}, the recipe's {short}={ours}"
 
 
 def _is_between(version: str | None, low: tuple[int, int], high: tuple[int, int]) -> bool | None:
     """Whether a version lies between two others, by its first two parts. None if it is unknown."""
-    return None if version is None else low <= _version(version)[:2] <= high
+    return None if version is None else low <= version_of(version)[:2] <= high

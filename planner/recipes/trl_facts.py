@@ -6,6 +6,7 @@ from planner.recipes.entries import KeyReader
 from planner.recipes.scalars import number
 from planner.recipes.trl_batching import TrlFacts
 from planner.recipes.trl_keys import OLDER_TRL
+from planner.recipes.trl_sizes import BatchSizes
 
 # Keys that newer versions no longer take.
 _REMOVED = ("torch_dtype", "warmup_ratio", "max_seq_length", "max_prompt_length", "overwrite_output_dir", *OLDER_TRL)
@@ -16,23 +17,18 @@ def facts_of(
     method: str,
     loss: str,
     unit: str,
-    micro: int,
-    accumulation: int,
+    sizes: BatchSizes,
     gpus: int,
-    batch: int,
-    splits: bool,
     launch: LaunchSettings | None,
 ) -> TrlFacts:
     """The settings on which the verdicts depend. Notes mistakes in `keys`.
 
-    `batch` is the global batch at `gpus`, the count that the recipe was tuned for. With `splits` (split_batches)
-    `micro` is of all GPUs.
+    `gpus` is the count that the recipe was tuned for.
     """
     strategy = str(keys.value("eval_strategy", keys.value("evaluation_strategy", "no"))).lower()
     evaluates = strategy in {"steps", "epoch"}
-    generation = keys.whole("generation_batch_size") if keys.has("generation_batch_size") else None
-    if generation and keys.has("steps_per_generation"):
-        keys.wrong("generation_batch_size and steps_per_generation: TRL takes only one of them. Remove one")
+    generation = _generation_batch(keys)
+    num_generations = keys.whole("num_generations", 8, least=2) if method == "grpo" else None
     max_steps = keys.value("max_steps", -1)
     epochs_rule = isinstance(max_steps, int | float) and max_steps <= 0
     steps = None if epochs_rule else keys.whole("max_steps")
@@ -44,20 +40,27 @@ def facts_of(
         method=method,
         loss=loss,
         unit=unit,
-        micro=micro,
-        accumulation=accumulation,
+        micro=sizes.micro,
+        accumulation=sizes.accumulation,
         tuned_gpus=gpus,
-        batch=batch,
+        batch=sizes.micro * sizes.accumulation * (1 if sizes.splits else gpus),
         eval_micro=keys.whole("per_device_eval_batch_size", 8),
         evaluates=evaluates,
-        splits_batches=splits,
+        splits_batches=sizes.splits,
         even_batches=keys.value("accelerator_config.even_batches", True) is not False,
         drops_last=keys.flag("dataloader_drop_last"),
-        num_generations=keys.whole("num_generations", 8) if method == "grpo" else None,
+        num_generations=num_generations,
         generation_batch=generation,
-        steps_per_generation=keys.whole("steps_per_generation", accumulation),
-        deepspeed_accumulation=launch.accumulation if launch and launch.kind == "DEEPSPEED" else None,
-        launch_kind=launch.kind if launch else "",
+        eval_generations=keys.whole("num_generations_eval", num_generations or 8),
+        # TRL takes its default before the Trainer reads num_steps.
+        steps_per_generation=keys.whole("steps_per_generation", keys.whole("gradient_accumulation_steps", 1)),
+        deepspeed=sizes.deepspeed,
+        mesh=launch.mesh if launch else None,
+        accelerator=sizes.accelerator,
+        num_steps=sizes.num_steps,
+        unread=sizes.unread,
+        resumes=bool(keys.value("resume_from_checkpoint")),
+        launch_kind="DEEPSPEED" if sizes.deepspeed else launch.kind if launch else "",
         epochs=epochs,
         max_steps=steps,
         warmup=warmup,
@@ -68,6 +71,14 @@ def facts_of(
         packs=unit == "packed row",
         handbook_keys=handbook_v03.keys_of(keys.entries),
     )
+
+
+def _generation_batch(keys: KeyReader) -> int | None:
+    """GRPO's generation_batch_size, None if the recipe does not have it."""
+    generation = keys.whole("generation_batch_size") if keys.has("generation_batch_size") else None
+    if generation and keys.has("steps_per_generation"):
+        keys.wrong("generation_batch_size and steps_per_generation: TRL takes only one of them. Remove one")
+    return generation
 
 
 def _warmup(keys: KeyReader) -> tuple[str, str]:

@@ -180,11 +180,12 @@ def test_the_precision_is_the_keys_then_the_launchers_then_trls(tmp_path, text, 
 
 def test_a_launcher_that_clips_otherwise_is_refused(tmp_path):
     launch = _accelerate(tmp_path, "deepspeed_config:\n  deepspeed_config_file: ds.json\n")
-    (tmp_path / "ds.json").write_text('{"gradient_clipping": 0.5}')
+    steps = '"gradient_accumulation_steps": "auto"'
+    (tmp_path / "ds.json").write_text(f'{{"gradient_clipping": 0.5, {steps}}}')
     assert _job(tmp_path, "max_grad_norm: 0.5\n", accelerate=launch).job["train"]["clip_norm"] == 0.5
     with pytest.raises(RecipeError, match=r"max_grad_norm: 1, but .* has gradient_clipping 0\.5"):
         _job(tmp_path, "", accelerate=launch)
-    (tmp_path / "ds.json").write_text('{"gradient_clipping": "auto"}')
+    (tmp_path / "ds.json").write_text(f'{{"gradient_clipping": "auto", {steps}}}')
     _job(tmp_path, "", accelerate=launch)
 
 

@@ -1,0 +1,46 @@
+"""What a user must know of how a TRL recipe is started: files that planner did not read, DataParallel, resuming."""
+
+import re
+
+from planner.recipes.recipe import Trap
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """`4.53.3` -> (4, 53, 3)."""
+    return tuple(int(part) for part in re.findall(r"\d{1,6}", text)[:3])
+
+
+def data_parallel(batch_of_one: int, *, is_alone: bool) -> Trap:
+    """What several GPUs do without a launcher. `batch_of_one` is m x A, `is_alone` whether the command has none."""
+    text = (
+        "Without a launcher, `python script.py` on several GPUs multiplies per_device_train_batch_size by their number."
+    )
+    if is_alone:
+        text += (
+            " TRL 1.16 does not: it spreads the model over them (device_map auto), and the batch is "
+            f"{batch_of_one} at every count. Start this script by accelerate launch."
+        )
+    return Trap(name="DataParallel", text=text)
+
+
+def not_read(files: tuple[str, ...]) -> Trap | None:
+    """A trap on files of the launcher or DeepSpeed that are not on this machine, None if there are none."""
+    if not files:
+        return None
+    text = (
+        f"planner did not read {', '.join(files)}, not on this machine. The batch is as shown if no tp_size, cp_size "
+        "or sp_size there is above 1. transformers refuses to start if DeepSpeed's batch sizes there are neither auto "
+        "nor the recipe's."
+    )
+    return Trap(name="file not read", text=text)
+
+
+def resumes(transformers: str | None) -> Trap | None:
+    """A trap on a recipe that resumes from a checkpoint. None if the version is known to keep the recipe's sizes."""
+    if transformers and version_of(transformers) >= (5, 0):
+        return None
+    text = (
+        "transformers 4 resumes with the per_device_train_batch_size that the checkpoint was trained with, not with "
+        "the recipe's."
+    )
+    return Trap(name="resume", text=text)

@@ -1,0 +1,98 @@
+"""Every field, option and variable of the installed packages has a row in the table of what reaches the batch.
+
+Without the row a field that changes the batch would be ignored, and the batch would be wrong with exit code 0.
+"""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import accelerate
+import pytest
+import trl
+from accelerate.commands.launch import launch_command_parser
+from accelerate.utils import FullyShardedDataParallelPlugin, GradientAccumulationPlugin
+from transformers import TrainingArguments
+from transformers.trainer_pt_utils import AcceleratorConfig
+
+from planner.recipes import trainer_fields
+from planner.recipes.trainer_fields import CAN, CANNOT, effect_of, names
+
+_PACKAGE = Path(accelerate.__file__).parent
+_VARIABLE = re.compile(
+    r"\b(?:ACCELERATE_[A-Z0-9_]+|FSDP_[A-Z0-9_]+|PARALLELISM_CONFIG_[A-Z0-9_]+|[A-Z_]*DEEPSPEED[A-Z_]*)"
+)
+
+
+def _fields(*classes):
+    return {each.name for its in classes for each in dataclasses.fields(its)}
+
+
+def _variables():
+    """What looks like a variable of accelerate in its source, without its own tests."""
+    files = [file for file in _PACKAGE.rglob("*.py") if "test_utils" not in file.parts]
+    return {name for file in files for name in _VARIABLE.findall(file.read_text())}
+
+
+def _of_trl():
+    """The fields of the scripts that planner reads, beyond TrainingArguments."""
+    methods = (getattr(trl, f"{name}Config", None) for name in ("SFT", "DPO", "KTO", "GRPO", "ORPO"))
+    others = (trl.ScriptArguments, trl.ModelConfig, trl.DatasetMixtureConfig)
+    return _fields(*(each for each in methods if each), *others) - _fields(TrainingArguments)
+
+
+THEIRS = {
+    "TrainingArguments": _fields(TrainingArguments),
+    "AcceleratorConfig": _fields(AcceleratorConfig),
+    "GradientAccumulationPlugin": _fields(GradientAccumulationPlugin),
+    "ParallelismConfig": _fields(accelerate.ParallelismConfig),
+    "FullyShardedDataParallelPlugin": _fields(FullyShardedDataParallelPlugin),
+    "TRL": _of_trl(),
+    "accelerate launch": {action.dest for action in launch_command_parser()._actions},
+    "variables": _variables(),
+}
+
+
+def missing(section):
+    """The names of the installed packages that have no row."""
+    return sorted(THEIRS[section] - names(section))
+
+
+@pytest.mark.parametrize("section", THEIRS)
+def test_every_field_has_a_row(section):
+    assert missing(section) == []
+    assert len(THEIRS[section]) > 3
+
+
+@pytest.mark.parametrize("section", THEIRS)
+def test_a_row_that_is_removed_is_missed(section, monkeypatch):
+    """So the test above can fail: for each name, of both kinds."""
+    for name in sorted(THEIRS[section]):
+        can = {section: {key: its for key, its in CAN[section].items() if key != name}}
+        cannot = {section: {why: re.sub(rf"(?<!\S){name}(?!\S)", "", text) for why, text in CANNOT[section].items()}}
+        with monkeypatch.context() as patch:
+            patch.setattr(trainer_fields, "CAN", can)
+            patch.setattr(trainer_fields, "CANNOT", cannot)
+            assert missing(section) == [name]
+
+
+@pytest.mark.parametrize("section", CAN)
+def test_a_name_has_one_row(section):
+    """A name that can change the batch is not among those that cannot, and none is listed twice."""
+    listed = [name for text in CANNOT[section].values() for name in text.split()] + list(CAN[section])
+    assert len(listed) == len(set(listed))
+
+
+def test_deepspeeds_sizes_are_those_that_transformers_compares():
+    text = (Path(trl.__file__).parent.parent / "transformers/integrations/deepspeed.py").read_text()
+    compared = set(re.findall(r'fill_match\(\s*"(\w*batch\w*|gradient_accumulation\w*)"', text))
+    assert compared == {name for name, effect in CAN["DeepSpeed"].items() if effect.planner == "reads"}
+
+
+def test_a_key_is_found_in_its_section():
+    """Also with the prefix that accelerate's own files repeat."""
+    assert effect_of("accelerator_config.gradient_accumulation_kwargs.num_steps").planner == "reads"
+    assert effect_of("accelerator_config.split_batches").planner == "reads"
+    assert effect_of("parallelism_config.parallelism_config_tp_size").planner == "refuses"
+    assert effect_of("generation_batch_size").planner == "reads"
+    assert effect_of("learning_rate") is None
