@@ -1,4 +1,7 @@
-"""Composes a configuration as Hydra does, from a folder of YAML, defaults lists, overrides and interpolations."""
+"""Composes a configuration as Hydra 1.3 does, from a folder of YAML, defaults lists, overrides and interpolations.
+
+It refuses what Hydra refuses, and the few forms of Hydra's that it does not read.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,28 +10,22 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from planner.base.disk import is_file, is_folder
 from planner.files.messages import cut, quote
-from planner.recipes.config_reader import mapping_of, recipe_error, text_of
-from planner.recipes.entries import COMMAND_LINE, Entry, flat
-from planner.recipes.scalars import Unresolved, hydra_value, scalar, shell_names, written
+from planner.recipes import hydra_files
+from planner.recipes.config_reader import recipe_error
+from planner.recipes.entries import COMMAND_LINE, Entry
+from planner.recipes.hydra_defaults import Defaults
+from planner.recipes.hydra_grammar import NoOverride, Override, parse
+from planner.recipes.hydra_interpolation import resolve
+from planner.recipes.scalars import Unresolved, scalar, shell_names, written
 
-_OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z0-9_][A-Za-z0-9_./@-]*)=(.*)", re.DOTALL)
-_INTERPOLATION = re.compile(r"\$\{([^${}]*)\}")
+__all__ = ["Composed", "Override", "compose", "parse_overrides", "resolve"]
+
 _ENVIRONMENT = re.compile(r"\$\{oc\.env:([A-Za-z0-9_]+)(?:,[^${}]*)?\}")
-_MAX_DEPTH = 10
-# Far above any real recipe. Each lookup makes at most one text of this length, so the two bound the memory.
-_MAX_LOOKUPS = 20_000
-_MAX_TEXT = 10_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class Override:
-    """`key=value`, `+key=value` (a new key), `++key=value` (new or not), `~key=value` (remove the key)."""
-
-    sign: str
-    key: str
-    value: Any
+_KEY = re.compile(r"(\+\+|\+|~)?([A-Za-z0-9_$][A-Za-z0-9_./@$-]*)=(.*)", re.DOTALL)
+# Hydra's settings that decide which configuration a run reads, or that it makes several runs.
+_DECISIVE = ("hydra.searchpath", "hydra.mode")
+_Tree = dict[str, Any]
 
 
 @dataclass(kw_only=True)
@@ -39,24 +36,37 @@ class Composed:
     choices: dict[str, str] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
     """arguments of the command line that are no overrides, such as `$MODEL_ARGS`"""
+    hydras: list[str] = field(default_factory=list)
+    """overrides of Hydra's own settings, such as `hydra.run.dir=out`, as written"""
+    deleted: list[str] = field(default_factory=list)
+    """keys and groups that `~key` removes"""
+    used: set[str] = field(default_factory=set)
+    """keys that an interpolation reads"""
 
 
 def parse_overrides(arguments: Sequence[str]) -> tuple[list[Override], list[str]]:
     """The overrides among the arguments, and the other arguments."""
     overrides, others = [], []
     for argument in arguments:
-        if found := _OVERRIDE.fullmatch(argument):
-            overrides.append(Override(sign=found[1] or "", key=found[2], value=_value(found[3])))
-        else:
-            others.append(argument)
+        try:
+            its = parse(argument)
+            overrides.append(replace(its, value=_unset(its.value)))
+        except NoOverride:
+            # A value with a shell variable in it may be no value of Hydra's yet.
+            found = _KEY.fullmatch(argument)
+            if found and shell_names(found[3]):
+                unset = Unresolved(found[3], _UNSET)
+                overrides.append(Override(sign=found[1] or "", key=found[2], value=unset, text=argument))
+            else:
+                others.append(argument)
     return overrides, others
 
 
-def _value(text: str) -> Any:
-    value = hydra_value(text)
-    if isinstance(value, str) and shell_names(value):
-        return Unresolved(value, "a shell variable that the file does not set")
-    return value
+_UNSET = "a shell variable that the file does not set"
+
+
+def _unset(value: Any) -> Any:
+    return Unresolved(value, _UNSET) if isinstance(value, str) and shell_names(value) else value
 
 
 def compose(
@@ -67,38 +77,149 @@ def compose(
     source: str,
     groups: Sequence[str],
     env: Mapping[str, str],
+    primary: str = "config",
+    new: Sequence[str] = (),
 ) -> Composed:
     """The configuration that Hydra would compose.
 
     Args:
         base: the keys of the files if there is no folder. A key that is not in them needs a `+`, as in Hydra.
-        folder: the folder with `config.yaml` and the groups' folders.
+        folder: the folder with the primary file and the groups' folders.
         arguments: overrides and choices of the command line.
         source: the recipe, for messages.
-        groups: names of Hydra's groups.
+        groups: names of Hydra's groups if there is no folder.
         env: values for `${oc.env:NAME}`.
+        primary: the name of the primary file.
+        new: keys that the command may set without `+` although `base` lacks them: those of a fork.
 
     Raises:
-        RecipeError: a file is missing, or an override names a key that the configuration does not have.
+        RecipeError: a file is missing, or Hydra would refuse an override.
     """
     overrides, others = parse_overrides(arguments)
-    chosen = {its.key: str(its.value) for its in overrides if its.key in groups and "." not in its.key}
-    made = Composed(entries=dict(base), choices=chosen, arguments=others)
-    if folder is not None:
-        made = _from_folder(folder, chosen)
-        made.arguments = others
-    known = {**base, **made.entries}
-    unknown = [its for its in overrides if not its.sign and its.key not in chosen and not _has(known, its.key)]
-    if unknown:
-        raise recipe_error(source, *(_no_such_key(its, known) for its in unknown))
+    _refuse_sweeps(overrides, source)
+    made = Composed(arguments=others, hydras=[its.text for its in overrides if _is_hydras(its)])
+    mine = [its for its in overrides if not _is_hydras(its)]
+    if folder is None:
+        tree, chosen = _of_base(base, mine, groups, source)
+        made.choices = chosen
+    else:
+        tree = _of_folder(made, folder, primary, mine, source)
+    keyed = [its for its in mine if not _is_choice(its, folder, groups)]
+    _apply(tree, keyed, source, new)
+    made.deleted = [its.key for its in mine if its.sign == "~"]
+    entries = {key: _in_environment(its, env) for key, its in _flat(tree, source).items()}
+    made.entries = resolve(entries, used=made.used)
+    return made
+
+
+def _is_hydras(override: Override) -> bool:
+    """Whether an override is of Hydra's own settings. Every program that uses Hydra takes these."""
+    return override.key.startswith(("hydra.", "hydra/"))
+
+
+def _refuse_sweeps(overrides: Sequence[Override], source: str) -> None:
+    if several := next((its for its in overrides if its.is_sweep), None):
+        raise recipe_error(
+            source, f"{cut(several.text)}: found several values, which are several runs. Write one value"
+        )
+    if decisive := next((its for its in overrides if its.key in _DECISIVE), None):
+        raise recipe_error(
+            source, f"{cut(decisive.text)}: planner reads one run of one folder. Remove it, and write that folder"
+        )
+
+
+def _is_choice(override: Override, folder: Path | None, groups: Sequence[str]) -> bool:
+    """Whether an override chooses a group's file. A mapping goes into the section of that name instead."""
+    if isinstance(override.value, dict):
+        return False
+    return override.key in groups if folder is None else hydra_files.is_group(folder, override.key)
+
+
+def _of_base(
+    base: Mapping[str, Entry], overrides: Sequence[Override], groups: Sequence[str], source: str
+) -> tuple[_Tree, dict[str, str]]:
+    """The keys without a folder, and the choices of groups."""
+    tree, chosen = _nested(base), {}
     for its in overrides:
-        if its.key not in chosen:
-            made.entries = {key: old for key, old in made.entries.items() if not key.startswith(f"{its.key}.")}
-            if its.sign == "~":
-                made.entries.pop(its.key, None)
-            else:
-                made.entries[its.key] = Entry(value=its.value, where=COMMAND_LINE)
-    made.entries = resolve({key: _in_environment(its, env) for key, its in made.entries.items()})
+        if not _is_choice(its, None, groups):
+            continue
+        if its.sign == "~":
+            tree.pop(its.key, None)
+        elif isinstance(its.value, str | Unresolved) and its.sign != "++" and its.package is None:
+            chosen[its.key] = its.value.text if isinstance(its.value, Unresolved) else its.value
+        else:
+            raise recipe_error(source, f"{cut(its.text)}: {its.key} is a group. Write {its.key}=NAME")
+    return tree, chosen
+
+
+def _of_folder(made: Composed, folder: Path, primary: str, overrides: Sequence[Override], source: str) -> _Tree:
+    """The merged values of the folder's files. Notes the choices of groups in `made`."""
+    defaults = Defaults(folder=folder, source=source)
+    defaults.choose([its for its in overrides if _is_choice(its, folder, ())], primary)
+    made.choices = defaults.choices
+    tree: _Tree = {}
+    for its in defaults.files:
+        values = its.file.tree
+        for part in reversed(its.package.split(".") if its.package else []):
+            values = {part: values}
+        _merge(tree, values, str(its.path))
+    hydras = tree.pop("hydra", {})
+    if isinstance(hydras, dict) and (decisive := next((key for key in _DECISIVE if key[6:] in hydras), None)):
+        raise recipe_error(source, f"{decisive}: planner reads one run of one folder. Remove it, and write that folder")
+    return tree
+
+
+def _merge(tree: _Tree, values: _Tree, where: str) -> None:
+    """Merges as OmegaConf does: sections key by key, all else is replaced. `???` replaces nothing."""
+    for key, new in values.items():
+        old = tree.get(key)
+        if old is None:
+            tree[key] = _copied(new)
+        elif isinstance(new, Entry):
+            if isinstance(new.value, list) and (isinstance(old, dict) or _is_interpolated(old)):
+                raise recipe_error(where, f"{cut(key)}: found a list for what is a section elsewhere. Write a section")
+            if new.value != "???":
+                tree[key] = new
+        elif isinstance(old, dict):
+            _merge(old, new, where)
+        elif isinstance(old.value, list) or _is_interpolated(old):
+            raise recipe_error(where, f"{cut(key)}: found a section for {cut(str(old.value))}. Write one of the two")
+        else:
+            tree[key] = _copied(new)
+
+
+def _copied(value: _Tree | Entry) -> _Tree | Entry:
+    return {key: _copied(its) for key, its in value.items()} if isinstance(value, dict) else value
+
+
+def _is_interpolated(value: _Tree | Entry) -> bool:
+    return isinstance(value, Entry) and isinstance(value.value, str) and "${" in value.value
+
+
+def _nested(entries: Mapping[str, Entry]) -> _Tree:
+    """Dotted keys as sections. An empty mapping is an empty section."""
+    tree: _Tree = {}
+    for key, entry in entries.items():
+        *path, last = key.split(".")
+        section = tree
+        for name in path:
+            below = section.get(name)
+            section[name] = section = below if isinstance(below, dict) else {}
+        section[last] = {} if entry.value == {} and isinstance(entry.value, dict) else entry
+    return tree
+
+
+def _flat(tree: _Tree, source: str, prefix: str = "") -> dict[str, Entry]:
+    """Sections as dotted keys."""
+    made: dict[str, Entry] = {}
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Entry):
+            made[name] = value
+        elif value:
+            made |= _flat(value, source, f"{name}.")
+        else:
+            made[name] = Entry(value={}, where=source)
     return made
 
 
@@ -110,124 +231,131 @@ def _in_environment(entry: Entry, env: Mapping[str, str]) -> Entry:
     return replace(entry, value=scalar(filled))
 
 
-def _has(known: Mapping[str, Entry], key: str) -> bool:
-    return key in known or any(name.startswith(f"{key}.") for name in known)
+# -- overrides of keys
 
 
-def _no_such_key(override: Override, known: Mapping[str, Entry]) -> str:
+def _apply(tree: _Tree, overrides: Sequence[Override], source: str, new: Sequence[str]) -> None:
+    """Applies overrides in their order. Raises an error with a line for each unknown key."""
+    known = list(_flat(tree, source))
+    unknown = [its for its in overrides if not its.sign and its.key not in new and _place(tree, its.key)[1] is None]
+    if unknown:
+        raise recipe_error(source, *(_no_such_key(its, known) for its in unknown))
+    for its in overrides:
+        if its.package is not None:
+            raise recipe_error(
+                source, f"{cut(its.text)}: no group of the configuration is called {cut(its.key)}. Correct it"
+            )
+        if its.sign == "~":
+            _delete(tree, its, source)
+        else:
+            _set(tree, its, source, may_be_new=bool(its.sign) or its.key in new)
+
+
+def _place(tree: _Tree, key: str) -> tuple[_Tree | None, Any]:
+    """The section that has a key, and what is at the key: a section, an `Entry`, or None if nothing is.
+
+    The section is None if a part of the key is a value, so that nothing can be below it.
+    """
+    *path, last = key.split(".")
+    section = tree
+    for name in path:
+        below = section.get(name, {})
+        if not isinstance(below, dict):
+            return None, None
+        if name not in section:
+            return {}, None
+        section = below
+    return section, section.get(last)
+
+
+def _delete(tree: _Tree, override: Override, source: str) -> None:
+    section, old = _place(tree, override.key)
+    value = _value(old)
+    if section is None or old is None or value in (None, "???") or _is_interpolated(old):
+        raise recipe_error(
+            source, f"{cut(override.text)}: the configuration has no value there, so Hydra refuses it. Remove it"
+        )
+    if override.value is not None and override.value != value:
+        raise recipe_error(
+            source,
+            f"{cut(override.text)}: the value is {cut(written(value))}, so Hydra refuses it. Write ~{override.key}",
+        )
+    del section[override.key.rpartition(".")[2]]
+
+
+def _value(old: _Tree | Entry | None) -> Any:
+    """A section or an entry as a value, as in YAML."""
+    if isinstance(old, Entry):
+        return old.value.text if isinstance(old.value, Unresolved) else old.value
+    return None if old is None else {key: _value(its) for key, its in old.items()}
+
+
+def _set(tree: _Tree, override: Override, source: str, *, may_be_new: bool) -> None:
+    section, old = _place(tree, override.key)
+    is_container = isinstance(override.value, dict | list)
+    if section is None:
+        above = override.key.rpartition(".")[0]
+        raise recipe_error(source, f"{cut(override.text)}: {cut(above)} is no section. Write another key")
+    if override.sign == "+" and not is_container and old is not None and _value(old) not in (None, "???"):
+        raise recipe_error(
+            source,
+            f"{cut(override.text)}: {cut(override.key)} has a value, so Hydra refuses it. Remove the + or write ++",
+        )
+    *path, last = override.key.split(".")
+    section = tree
+    for name in path:
+        section = section.setdefault(name, {})
+    new = _entries_of(override.value, source)
+    if is_container and old is not None and isinstance(old, dict) != isinstance(new, dict):
+        is_kept = isinstance(old, Entry) and not isinstance(old.value, list) and not _is_interpolated(old)
+        if not is_kept:
+            raise recipe_error(
+                source, f"{cut(override.text)}: found a list for a section, or a section for a list. Correct it"
+            )
+        section[last] = new
+    elif isinstance(old, dict) and isinstance(new, dict):
+        _update(old, new, override, source, may_be_new=may_be_new)
+    else:
+        section[last] = new
+
+
+def _update(old: _Tree, new: _Tree, override: Override, source: str, *, may_be_new: bool) -> None:
+    """Merges a mapping of the command line into a section. Without `+` it may have no new key."""
+    if not may_be_new and (unknown := _unknown_in(old, new)):
+        raise recipe_error(source, f"{cut(override.text)}: {cut(unknown)} is not in it, so Hydra refuses it. Write +")
+    _merge(old, new, source)
+
+
+def _unknown_in(old: _Tree, new: _Tree) -> str:
+    """The first key that the section does not have, empty if it has all."""
+    for key, value in new.items():
+        if key not in old:
+            return key
+        if isinstance(value, dict) and isinstance(old[key], dict) and (below := _unknown_in(old[key], value)):
+            return f"{key}.{below}"
+    return ""
+
+
+def _entries_of(value: Any, source: str) -> _Tree | Entry:
+    """A value of the command line as a section or an `Entry`."""
+    if not isinstance(value, dict):
+        return Entry(value=value, where=COMMAND_LINE)
+    if any("." in key for key in value):
+        raise recipe_error(source, f"found a dot in a key of {cut(str(value))}. Write a section")
+    return {key: _entries_of(its, source) for key, its in value.items()}
+
+
+def _no_such_key(override: Override, known: Sequence[str]) -> str:
     key = override.key
-    near = get_close_matches(key, list(known), cutoff=0.7) or [name for name in known if key in name.split(".")]
+    near = get_close_matches(key, known, cutoff=0.7) or [name for name in known if key in name.split(".")]
     # The DPO repository's datasets is train_datasets or test_datasets in HALOs. Suggest the first.
     near.sort(key=lambda name: name != f"train_{key}")
     hint = f"Did you mean {near[0]}? Otherwise write" if near else "Write"
     return (
-        f"{cut(key)}: not a key of that configuration, so Hydra refuses {quote(f'{key}={written(override.value)}')}. "
+        f"{cut(key)}: not a key of that configuration, so Hydra refuses {quote(f'{key}={_shown(override.value)}')}. "
         f"{hint} +{cut(key)}=... for a new key"
     )
 
 
-def _from_folder(folder: Path, chosen: Mapping[str, str]) -> Composed:
-    made = Composed()
-    _merge_file(made, folder / "config.yaml", folder, "", dict(chosen))
-    for group, name in chosen.items():
-        if group not in made.choices and is_folder(folder / group):
-            _merge_file(made, folder / group / f"{name}.yaml", folder, group, {})
-            made.choices[group] = name
-    return made
-
-
-def _merge_file(made: Composed, file: Path, folder: Path, group: str, chosen: dict[str, str], depth: int = 0) -> None:
-    """Adds the file's own values and those of its defaults list to `made`, in the order of the list."""
-    if depth > _MAX_DEPTH:
-        raise recipe_error(str(file), f"found defaults nested more than {_MAX_DEPTH} deep. Remove the cycle")
-    if not is_file(file):
-        near = sorted(path.stem for path in file.parent.glob("*.yaml")) if is_folder(file.parent) else []
-        hint = f", but {cut(', '.join(near), 200)}" if near else ""
-        raise recipe_error(
-            str(file), f"found no such file{hint}. Write {cut(group) or 'config'}=NAME for one that exists"
-        )
-    tree = mapping_of(text_of(file), str(file))
-    defaults = tree.pop("defaults", None)
-    items = defaults if isinstance(defaults, list) else []
-    # Without `_self_` Hydra puts a file's own values last.
-    if "_self_" not in items:
-        items = [*items, "_self_"]
-    for item in items:
-        if item == "_self_":
-            made.entries |= flat(tree, str(file), prefix=f"{group}." if group else "")
-        elif isinstance(item, str):
-            _merge_file(made, file.parent / f"{item}.yaml", folder, group, {}, depth + 1)
-        elif isinstance(item, dict) and len(item) == 1:
-            ((its_group, name),) = item.items()
-            _merge_choice(made, str(its_group), chosen.get(str(its_group), name), file, folder, depth)
-
-
-def _merge_choice(made: Composed, group: str, name: Any, file: Path, folder: Path, depth: int) -> None:
-    group = group.removeprefix("optional ").removeprefix("override ")
-    if group.startswith("hydra/") or name is None:
-        return
-    if name == "???":
-        raise recipe_error(str(file), f"defaults.{cut(group)}: found ???. Write {cut(group)}=NAME behind the recipe")
-    made.choices[group] = str(name)
-    _merge_file(made, folder / group / f"{name}.yaml", folder, group, {}, depth + 1)
-
-
-def resolve(entries: Mapping[str, Entry]) -> dict[str, Entry]:
-    """The entries with `${a.b}` filled in. A value that needs a resolver or a missing key becomes `Unresolved`.
-
-    Raises:
-        RecipeError: interpolations expand beyond 20,000 lookups or 10,000 characters.
-    """
-    resolver = _Resolver(entries)
-    return {
-        key: Entry(value=resolver.resolved(its.value, key, 0), where=its.where, is_default=its.is_default)
-        for key, its in entries.items()
-    }
-
-
-@dataclass
-class _Resolver:
-    """Fills in interpolations. It limits their number because a few nested ones can exhaust the memory."""
-
-    entries: Mapping[str, Entry]
-    num_lookups: int = 0
-
-    def resolved(self, value: Any, key: str, depth: int) -> Any:
-        """The value of `key` with all its interpolations filled in."""
-        if isinstance(value, list):
-            return [self.resolved(item, key, depth) for item in value]
-        if value == "???":
-            return Unresolved(value, "a value that must be given")
-        if not isinstance(value, str) or "${" not in value:
-            return value
-        if depth > _MAX_DEPTH:
-            return Unresolved(value, "an interpolation that leads back to itself")
-        if len(value) > _MAX_TEXT:
-            raise recipe_error(
-                self.entries[key].where, f"{cut(key)}: interpolations make it longer than {_MAX_TEXT} characters"
-            )
-        if whole := _INTERPOLATION.fullmatch(value):
-            return self._looked_up(whole[1].strip(), value, key, depth)
-        return self._filled(value, key, depth)
-
-    def _filled(self, value: str, key: str, depth: int) -> Any:
-        """A text that contains interpolations, with all of them filled in."""
-        parts = [self._looked_up(name.strip(), value, key, depth) for name in _INTERPOLATION.findall(value)]
-        if any(isinstance(part, Unresolved) for part in parts) or not parts:
-            return Unresolved(value, "an interpolation that planner cannot resolve")
-        filled = iter(parts)
-        return self.resolved(_INTERPOLATION.sub(lambda _: str(next(filled)), value), key, depth + 1)
-
-    def _looked_up(self, name: str, value: str, key: str, depth: int) -> Any:
-        self.num_lookups += 1
-        if self.num_lookups > _MAX_LOOKUPS:
-            raise recipe_error(
-                self.entries[key].where, f"found more than {_MAX_LOOKUPS} interpolations. Correct {cut(key)}"
-            )
-        if ":" in name:
-            return Unresolved(value, f"an interpolation that only Hydra can resolve ({cut(name.partition(':')[0])})")
-        if name.startswith("."):
-            name = ".".join([*key.split(".")[:-1], name.lstrip(".")])
-        if name not in self.entries:
-            return Unresolved(value, f"an interpolation to {cut(name)}, which does not exist")
-        return self.resolved(self.entries[name].value, name, depth + 1)
+def _shown(value: Any) -> str:
+    return value.text if isinstance(value, Unresolved) else written(value)
