@@ -15,6 +15,11 @@ from planner.recipes.scalars import Unresolved
 # Names that speak of a batch. planner does not guess what an unknown one of them does.
 _OF_BATCH = re.compile(r"batch|accum|micro_?(?:step|size)|world_size|num_(?:gpus|processes|replicas|workers_per)")
 _MOST_SHOWN = 8
+# Keys whose defaults change a training most.
+_DECISIVE = (
+    *("lr", "gradient_accumulation_steps", "model.gradient_accumulation_steps", "n_epochs", "warmup_steps", "warmup"),
+    *("optimizer", "max_length", "model.max_length", "max_prompt_length"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +34,8 @@ class Fork:
     """all other unknown keys, such as `noise_rate`"""
     said: frozenset[str] = frozenset()
     """the keys of both that the command line sets"""
+    blind: str = ""
+    """values of the system that stand in for those of a fork whose configuration is not there, such as `lr=5e-7`"""
 
     def method(self, method: str) -> str:
         """The method as a recipe shows it: `dpo with loss.mode_loss=DrDPO`."""
@@ -36,7 +43,8 @@ class Fork:
         return f"{method} with {', '.join(shown)}" if shown else method
 
     def _decisive(self) -> dict[str, str]:
-        return {**self.loss, **{key: value for key, value in self.others.items() if key in self.said}}
+        loss = {key: value for key, value in self.loss.items() if key != "loss.name"}
+        return {**loss, **{key: value for key, value in self.others.items() if key in self.said}}
 
     @property
     def why_own(self) -> str:
@@ -47,9 +55,15 @@ class Fork:
         """Adds what the user must see to."""
         if self.others:
             draft.to_do.append(
-                f"{_listed(self.others)}: not of {self.of}, so this is a fork or another version of it, and planner does "
+                f"{_listed(self.others)}: not of {self.of}, so this is a fork or another version of it. planner does "
                 "not know what this changes. If it changes the loss or the data, see to it in a loop of your own or in "
                 "your rows"
+            )
+
+        if self.blind:
+            draft.to_do.append(
+                f"the fork's configuration is not beside the command, so these values are those of {self.of}, and the "
+                f"fork's may differ: {self.blind}. Run planner in the checkout of the fork, or convert its folder"
             )
 
     def trap(self) -> Trap | None:
@@ -59,9 +73,9 @@ class Fork:
             return None
         text = (
             f"{self.of} does not have {_listed(every)}. planner counts batches as {self.of} does, and a fork may count "
-            "otherwise."
-        )
-        return Trap(name="a fork", text=f"{text[0].upper()}{text[1:]}")
+            "otherwise. "
+        ) + (f"Its configuration is not there: {self.blind} are of {self.of}." if self.blind else "")
+        return Trap(name="a fork", text=f"{text[0].upper()}{text[1:]}".strip())
 
 
 def _listed(values: Mapping[str, str]) -> str:
@@ -97,7 +111,20 @@ def fork_of(
                 f"{key}: found {_shown(entry)}, but {of} has no such key, so planner does not know whether it changes "
                 f"the batch. If it does not, write ~{key} behind the recipe"
             )
-    return Fork(of=of, loss=loss, others=others, said=frozenset(said))
+    blind = _blind(keys) if loss or others else ""
+    return Fork(of=of, loss=loss, others=others, said=frozenset(said), blind=blind)
+
+
+def _blind(keys: KeyReader) -> str:
+    """The defaults that decide a training. A batch that only a default gives is a mistake, because a fork may differ."""
+    for key in ("batch_size", "model.batch_size"):
+        if key in keys.entries and keys.entries[key].is_default and not keys.mistakes:
+            keys.wrong(
+                f"{key}: found none, and this command is of a fork, whose default planner does not know. Run planner "
+                f"in the checkout of the fork, or write {key}=N"
+            )
+    entries = ((key, keys.entries[key]) for key in _DECISIVE if key in keys.entries)
+    return ", ".join(f"{key}={_shown(its)}" for key, its in entries if its.is_default and its.value is not None)
 
 
 def _shown(entry: Entry) -> str:

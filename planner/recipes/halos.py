@@ -247,6 +247,6 @@ def _decided(keys: KeyReader, method: str) -> dict[str, Any]:
         keys.refuse(
             "loss.dataloader",
             "HALOs does not have it, so planner does not know its batches. If it makes those of "
-            "PairedPreferenceDataLoader, UnpairedPreferenceDataLoader or SFTDataLoader, write that one behind the recipe",
+            "PairedPreferenceDataLoader, UnpairedPreferenceDataLoader or SFTDataLoader, write that one behind it",
         )
     return found

@@ -159,7 +159,9 @@ def _of_folder(made: Composed, folder: Path, primary: str, overrides: Sequence[O
     made.choices = defaults.choices
     tree: _Tree = {}
     for its in defaults.files:
-        values = its.file.tree
+        # Hydra keeps a file's sections, and merges later files into them, unless they go to a package. So does this,
+        # because a file that comes twice is then read as it was changed.
+        values = _copied(its.file.tree) if its.package else its.file.tree
         for part in reversed(its.package.split(".") if its.package else []):
             values = {part: values}
         _merge(tree, values, str(its.path))
@@ -174,7 +176,7 @@ def _merge(tree: _Tree, values: _Tree, where: str) -> None:
     for key, new in values.items():
         old = tree.get(key)
         if old is None:
-            tree[key] = _copied(new)
+            tree[key] = new
         elif isinstance(new, Entry):
             if isinstance(new.value, list) and (isinstance(old, dict) or _is_interpolated(old)):
                 raise recipe_error(where, f"{cut(key)}: found a list for what is a section elsewhere. Write a section")
@@ -185,11 +187,11 @@ def _merge(tree: _Tree, values: _Tree, where: str) -> None:
         elif isinstance(old.value, list) or _is_interpolated(old):
             raise recipe_error(where, f"{cut(key)}: found a section for {cut(str(old.value))}. Write one of the two")
         else:
-            tree[key] = _copied(new)
+            tree[key] = new
 
 
-def _copied(value: _Tree | Entry) -> _Tree | Entry:
-    return {key: _copied(its) for key, its in value.items()} if isinstance(value, dict) else value
+def _copied(tree: _Tree) -> _Tree:
+    return {key: _copied(its) if isinstance(its, dict) else its for key, its in tree.items()}
 
 
 def _is_interpolated(value: _Tree | Entry) -> bool:
