@@ -86,7 +86,8 @@ def _refuse_others(options: hydra_options.HydraOptions, found: Configuration | N
     if options.config_dir is not None:
         raise recipe_error(source, f"--config-dir {cut(options.config_dir)}: planner reads one folder. Write its path")
     if found is None and (options.config_path or options.config_name not in {None, "config", "config.yaml"}):
-        said = f"--config-path {options.config_path}" if options.config_path else f"--config-name {options.config_name}"
+        named = {"--config-path": options.config_path, "--config-name": options.config_name}
+        said = " ".join(f"{name} {value}" for name, value in named.items() if value)
         raise recipe_error(
             source, f"{cut(said)}: found no such configuration. Run planner in the checkout, or write its folder"
         )

@@ -4,6 +4,7 @@
 into one slice per GPU (utils.py, trainers.py). It silently drops rows that fill no slice.
 """
 
+import re
 from difflib import get_close_matches
 from typing import Any
 
@@ -90,7 +91,8 @@ def read(
             f"eval_batch_size={gpus} or more"
         )
     draft = _draft(keys, choices, options, facts, method, gpus, micro or (None if gpus is None else 1))
-    finish(draft, keys, DPO_REASONS, "the DPO repository does not read this key")
+    reasons = {key: why for key, why in DPO_REASONS.items() if key not in fork.loss}
+    finish(draft, keys, reasons, "the DPO repository does not read this key")
     if fork.loss:
         make_own(draft, fork.method(method), fork.why_own)
     fork.note(draft)
@@ -121,9 +123,10 @@ def _is_known(key: str) -> bool:
 
 def _decided(keys: KeyReader, method: str, trainer: str) -> dict[str, str]:
     """A loss and a trainer that the repository does not have."""
-    is_near = not any(name in trainer for name in _TRAINERS)
-    if is_near and (near := get_close_matches(trainer, _TRAINERS, n=1, cutoff=0.8)):
-        keys.refuse("trainer", f"Did you mean {near[0]}?")
+    stems = {name.removesuffix("Trainer"): name for name in _TRAINERS}
+    near = get_close_matches(re.sub(r"(?i)train\w*$", "", trainer), stems, n=1, cutoff=0.75)
+    if trainer not in _TRAINERS and near and not any(name in trainer for name in _TRAINERS):
+        keys.refuse("trainer", f"Did you mean {stems[near[0]]}?")
     found = {} if method in LOSSES else {"loss.name": method}
     return found if trainer in _TRAINERS else {**found, "trainer": trainer}
 

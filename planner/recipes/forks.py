@@ -49,7 +49,7 @@ class Fork:
     @property
     def why_own(self) -> str:
         """Why the user's own loop computes the loss, empty if planner's objective does."""
-        return f"{self.of} does not have {_listed(self.loss)}, so planner does not know this loss" if self.loss else ""
+        return f"{_listed(self.loss)}: not a loss of {self.of} that planner knows" if self.loss else ""
 
     def note(self, draft: Draft) -> None:
         """Adds what the user must see to."""
@@ -72,10 +72,10 @@ class Fork:
         if not every:
             return None
         text = (
-            f"{self.of} does not have {_listed(every)}. planner counts batches as {self.of} does, and a fork may count "
-            "otherwise. "
+            f"{_listed(every)}: not of {self.of} as planner knows it. planner counts batches as {self.of} does, and a "
+            "fork may count otherwise. "
         ) + (f"Its configuration is not there: {self.blind} are of {self.of}." if self.blind else "")
-        return Trap(name="a fork", text=f"{text[0].upper()}{text[1:]}".strip())
+        return Trap(name="a fork", text=text.strip())
 
 
 def _listed(values: Mapping[str, str]) -> str:
@@ -116,7 +116,7 @@ def fork_of(
 
 
 def _blind(keys: KeyReader) -> str:
-    """The defaults that decide a training. A batch that only a default gives is a mistake, because a fork may differ."""
+    """The defaults that decide a training. A batch that only a default gives is a mistake: a fork may differ."""
     for key in ("batch_size", "model.batch_size"):
         if key in keys.entries and keys.entries[key].is_default and not keys.mistakes:
             keys.wrong(
@@ -129,6 +129,13 @@ def _blind(keys: KeyReader) -> str:
 
 def _shown(entry: Entry) -> str:
     return plain(entry.value.text if isinstance(entry.value, Unresolved) else entry.value)
+
+
+def _has_near(key: str, known: Sequence[str]) -> bool:
+    """Whether a section has a key of nearly this name, so that the key may be mistyped."""
+    section, _, last = key.rpartition(".")
+    names = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section]
+    return bool(get_close_matches(last, names, cutoff=0.75))
 
 
 def text_or_value(keys: KeyReader, name: str) -> Any:
@@ -150,6 +157,6 @@ def new_keys(overrides: Sequence[Override], base: Mapping[str, Entry], *, is_for
         for its in overrides
         if not its.sign and its.key not in base and not any(key.startswith(f"{its.key}.") for key in known)
     ]
-    far = [key for key in unknown if not get_close_matches(key, known, cutoff=0.75)]
+    far = [key for key in unknown if not _has_near(key, known)]
     below = [key for key in far if re.fullmatch(r"loss\.[\w.]+", key)]
     return far if below or is_fork else []

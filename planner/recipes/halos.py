@@ -116,14 +116,15 @@ def read(
     per_step = written // accumulation if meaning == "total" else written
     micro = None if gpus is None else max(per_step // gpus, 1)
     draft = make_draft(keys, options, facts, gpus, micro, launch, is_own=bool(why_own))
-    reasons = HALOS_REASONS | (HALOS_LEGACY_REASONS if facts.is_legacy else {})
+    every = HALOS_REASONS | (HALOS_LEGACY_REASONS if facts.is_legacy else {})
+    reasons = {key: why for key, why in every.items() if key not in fork.loss}
     finish(draft, keys, reasons, "planner does not know this key of HALOs")
     if why_own:
         make_own(draft, fork.method(method), why_own)
     fork.note(draft)
     return Recipe(
         source=keys.source,
-        method=fork.method(method),
+        method=_shown(keys, fork.method(method)),
         unit=facts.unit,
         global_batch=facts.batch,
         accumulation=accumulation,
@@ -220,6 +221,12 @@ def _method(keys: KeyReader, choices: dict[str, str]) -> tuple[str, str]:
     return method, _ANOTHER_LOSS.get(method, f"planner has no objective for {method}")
 
 
+def _shown(keys: KeyReader, method: str) -> str:
+    """The method as the recipe shows it, with settings that change its loss."""
+    on = [f"{key}=true" for key in ("humanline", "loss.sync_reference") if keys.value(key) is True]
+    return f"{method}{', ' if ' with ' in method else ' with '}{', '.join(on)}" if on else method
+
+
 def _is_known(key: str) -> bool:
     return (
         key in _KNOWN
@@ -246,7 +253,7 @@ def _decided(keys: KeyReader, method: str) -> dict[str, Any]:
     if loader is not None and not _LOADERS.search(str(loader)):
         keys.refuse(
             "loss.dataloader",
-            "HALOs does not have it, so planner does not know its batches. If it makes those of "
-            "PairedPreferenceDataLoader, UnpairedPreferenceDataLoader or SFTDataLoader, write that one behind it",
+            "HALOs does not have it, so planner does not know its batches. Write PairedPreferenceDataLoader, "
+            "UnpairedPreferenceDataLoader or SFTDataLoader behind the recipe if its batches are those of one",
         )
     return found

@@ -106,7 +106,6 @@ def _say_unknown(draft: Draft, keys: KeyReader) -> None:
 _GUESSED = {
     "model.max_length": "model.context",
     "model.max_prompt_length": "data.max_prompt",
-    "model.max_grad_norm": "train.clip_norm",
 }
 _OTHERWISE = {
     "model.load_lora_from": "HALOs continues these adapters, planner starts new ones, so merge them into model.path",

@@ -298,7 +298,8 @@ def _set(tree: _Tree, override: Override, source: str, *, may_be_new: bool) -> N
     if section is None:
         above = override.key.rpartition(".")[0]
         raise recipe_error(source, f"{cut(override.text)}: {cut(above)} is no section. Write another key")
-    if override.sign == "+" and not is_container and old is not None and _value(old) not in (None, "???"):
+    has_value = old is not None and _value(old) not in (None, "???")
+    if override.sign == "+" and has_value and (not is_container or (old is not None and _is_interpolated(old))):
         raise recipe_error(
             source,
             f"{cut(override.text)}: {cut(override.key)} has a value, so Hydra refuses it. Remove the + or write ++",
