@@ -57,30 +57,12 @@ def read(
     batch = keys.whole("batch_size")
     accumulation = keys.whole("gradient_accumulation_steps", 1)
     trainer = keys.text("trainer", "BasicTrainer")
-    # train.py starts one process per GPU if the name contains FSDP.
-    is_sharded = "FSDP" in trainer
-    gpus = options.gpus if is_sharded else 1
     method = _method(keys, choices)
     fork = fork_of(keys, _is_known, _OF, used, _decided(keys, method, trainer))
-    unit = "example" if method == "sft" else "pair"
+    facts = _facts(keys, batch, accumulation, trainer, method, fork)
+    gpus = options.gpus if facts.is_sharded else 1
     micro = None if gpus is None else batch // (accumulation * gpus)
-    facts = DpoFacts(
-        batch=batch,
-        accumulation=accumulation,
-        eval_batch=keys.whole("eval_batch_size", 16),
-        is_sharded=is_sharded,
-        trainer=trainer,
-        unit=unit,
-        block=str(keys.value("model.block_name", "")),
-        eval_every=keys.whole("eval_every", 20_000),
-        n_examples=keys.whole("n_examples", 0, least=0) or None,
-        n_epochs=keys.whole("n_epochs", 0, least=0) or None,
-        n_eval=keys.whole("n_eval_examples", 256),
-        warmup_steps=keys.whole("warmup_steps", 150, least=0),
-        is_bf16=keys.value("model.fsdp_policy_mp") == "bfloat16",
-        fork=fork,
-    )
-    if is_sharded and not facts.block:
+    if facts.is_sharded and not facts.block:
         keys.lacks(
             f"model.block_name: found nothing, but {trainer} needs it. Write it, such as "
             "model.block_name=LlamaDecoderLayer"
@@ -99,7 +81,7 @@ def read(
     return Recipe(
         source=keys.source,
         method=fork.method(method),
-        unit=unit,
+        unit=facts.unit,
         global_batch=batch,
         accumulation=accumulation,
         gpus=gpus,
@@ -107,6 +89,27 @@ def read(
         eval_batch=facts.eval_batch,
         draft=draft,
         foreign=facts,
+    )
+
+
+def _facts(keys: KeyReader, batch: int, accumulation: int, trainer: str, method: str, fork: Fork) -> DpoFacts:
+    """The settings on which the verdicts depend. Notes mistakes in `keys`."""
+    return DpoFacts(
+        batch=batch,
+        accumulation=accumulation,
+        eval_batch=keys.whole("eval_batch_size", 16),
+        # train.py starts one process per GPU if the name contains FSDP.
+        is_sharded="FSDP" in trainer,
+        trainer=trainer,
+        unit="example" if method == "sft" else "pair",
+        block=str(keys.value("model.block_name", "")),
+        eval_every=keys.whole("eval_every", 20_000),
+        n_examples=keys.whole("n_examples", 0, least=0) or None,
+        n_epochs=keys.whole("n_epochs", 0, least=0) or None,
+        n_eval=keys.whole("n_eval_examples", 256),
+        warmup_steps=keys.whole("warmup_steps", 150, least=0),
+        is_bf16=keys.value("model.fsdp_policy_mp") == "bfloat16",
+        fork=fork,
     )
 
 
