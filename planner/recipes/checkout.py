@@ -47,7 +47,7 @@ def of_command(command: Command, text: str, beside: Path | None, source: str) ->
         return None
     options = hydra_options.read(command.arguments)
     moved = _MOVED.findall(text)
-    start = Path(moved[0]).expanduser() if len(moved) == 1 else Path()
+    start = _expanded(moved[0]) if len(moved) == 1 else Path()
     places = [start] if beside is None else [beside / start, beside, beside.parent]
     found = next((each for place in places if (each := _of_script(place / command.path, options))), None)
     if found is None and beside is not None:
@@ -57,6 +57,13 @@ def of_command(command: Command, text: str, beside: Path | None, source: str) ->
         found = next((each for each in near if is_file(each.file)), None)
     _refuse_others(options, found, source)
     return found
+
+
+def _expanded(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # no such user
+        return Path(path)
 
 
 def _of_script(script: Path, options: hydra_options.HydraOptions) -> Configuration | None:

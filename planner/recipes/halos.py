@@ -43,7 +43,10 @@ _TRAINERS = {
 _ANOTHER_LOSS = {"orpo": "planner's orpo takes the mean of its cross-entropy over tokens, HALOs over pairs"}
 # Losses of HALOs that have a reference model, where an older version says so by loss.use_reference_model.
 _WITH_REFERENCE = ("dpo", "cdpo", "ipo", "kto")
-_LOADERS = re.compile(r"(?:SFT|Paired|Unpaired)\w*DataLoader$|^HalfPrefDataLoader$|^PrefDataLoader$")
+_LOADERS = re.compile(
+    "(?:Conditional)?SFTDataLoader|(?:Score|Group|Unbalanced)*UnpairedPreferenceDataLoader|"
+    "(?:PairedPreference|HalfPref|Pref)DataLoader"
+)
 # Keys below `loss.` that some version of HALOs has, beside the coefficients.
 _OF_LOSS = {
     *("trainer", "dataloader", "sync_reference", "name", "use_reference_model", "gamma", "OR_scale", "epsilon"),
@@ -239,9 +242,10 @@ def _decided(keys: KeyReader, method: str) -> dict[str, Any]:
     """Known keys whose values make another loss than the method's own, or one that HALOs does not have."""
     found = {key: keys.value(key) for key in ("loss.tokenwise_KL", "loss.length_normalization") if keys.value(key)}
     trainer, name = keys.value("loss.trainer"), keys.value("loss.name")
-    if trainer is not None and _TRAINERS.get(str(trainer)) not in {method, *(["sft"] if method == "csft" else [])}:
+    is_shipped = method in _TRAINERS.values()
+    if is_shipped and trainer is not None and _TRAINERS.get(str(trainer)) != method:
         found["loss.trainer"] = trainer
-    if name not in {None, method}:
+    if is_shipped and name not in {None, method}:
         found["loss.name"] = name
     has_reference = keys.value("loss.use_reference_model")
     if method in DATA_OF and has_reference not in {None, method in _WITH_REFERENCE}:
@@ -250,7 +254,7 @@ def _decided(keys: KeyReader, method: str) -> dict[str, Any]:
         if method in DATA_OF and keys.value(key) not in {None, "AutoModelForCausalLM"}:
             found[key] = keys.value(key)
     loader = keys.value("loss.dataloader")
-    if loader is not None and not _LOADERS.search(str(loader)):
+    if loader is not None and not _LOADERS.fullmatch(str(loader)):
         keys.refuse(
             "loss.dataloader",
             "HALOs does not have it, so planner does not know its batches. Write PairedPreferenceDataLoader, "

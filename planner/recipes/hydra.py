@@ -166,7 +166,11 @@ def _of_folder(made: Composed, folder: Path, primary: str, overrides: Sequence[O
             values = {part: values}
         _merge(tree, values, str(its.path))
     hydras = tree.pop("hydra", {})
-    if isinstance(hydras, dict) and (decisive := next((key for key in _DECISIVE if key[6:] in hydras), None)):
+    if not isinstance(hydras, dict):
+        return tree
+    if isinstance(hydras.get("sweeper"), dict) and "params" in hydras["sweeper"]:
+        made.hydras.append("hydra.sweeper.params")
+    if decisive := next((key for key in _DECISIVE if key[6:] in hydras), None):
         raise recipe_error(source, f"{decisive}: planner reads one run of one folder. Remove it, and write that folder")
     return tree
 

@@ -60,6 +60,8 @@ def _refuse_no_training(
     """Refuses options with which Hydra trains nothing, and the removal of keys that the system reads."""
     if hydras.no_training:
         keys.wrong(f"{hydras.no_training}: with it Hydra does not train this configuration. Remove it")
+    if hydras.is_multirun and (params := [text for text in made.hydras if "hydra.sweeper" in text]):
+        keys.wrong(f"--multirun: {cut(params[0])} makes several runs. Remove --multirun, and write one run's values")
     system, known = ("HALOs", HALOS_DEFAULTS) if is_halos else ("the DPO repository", DPO_DEFAULTS)
     for key in made.deleted:
         if key in known or any(name.startswith(f"{key}.") for name in known):

@@ -94,8 +94,9 @@ def _file(found: RecipeSource) -> RecipeSource:
         if place.suffix in _SHELL or text.startswith("#!"):
             return _script(found)
     tree = mapping_of(text, found.source)
-    if isinstance(tree.get("defaults"), list) and place.name == "config.yaml":
-        return replace(found, kind="folder", folder=place.parent)
+    if isinstance(tree.get("defaults"), list):
+        keys = tuple(flat(tree, found.source))
+        return replace(found, kind="folder", folder=place.parent, primary=place.stem, keys=keys)
     return replace(found, tree=tree, keys=tuple(flat(tree, found.source)))
 
 

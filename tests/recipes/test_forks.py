@@ -288,3 +288,20 @@ def test_a_run_without_a_key_that_the_system_reads_does_not_start(argument):
 def test_a_bare_key_is_refused_as_hydra_refuses_it():
     with pytest.raises(RecipeError, match="batch_size: not KEY=VALUE as Hydra reads it"):
         read_recipe(f"{TRAIN} batch_size", (), CHECK)
+
+
+def test_parameters_of_a_sweep_are_several_runs(tmp_path, monkeypatch):
+    text = FORK["config.yaml"].replace("noise_rate", "hydra:\n  sweeper:\n    params:\n      lr: 1,2\nnoise_rate")
+    monkeypatch.chdir(checkout(tmp_path, {**FORK, "config.yaml": text}))
+    sft = "python train.py loss=sft trainer=FSDPTrainer batch_size=8"
+    assert read_recipe(sft, (), CHECK).global_batch == 8
+    with pytest.raises(RecipeError, match=r"hydra\.sweeper\.params makes several runs"):
+        read_recipe(f"{sft} --multirun", (), CHECK)
+
+
+def test_a_file_with_a_defaults_list_is_composed_whatever_its_name(tmp_path):
+    """Its groups may set the batch."""
+    text = FORK["config.yaml"].replace("- loss: sft", "- loss: sft\n- exp: big")
+    files = {**FORK, "own.yaml": text, "exp/big.yaml": "# @package _global_\nbatch_size: 640\n"}
+    checkout(tmp_path, files)
+    assert read_recipe(str(tmp_path / "config" / "own.yaml"), (), CHECK).global_batch == 640
