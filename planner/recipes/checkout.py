@@ -55,6 +55,9 @@ def of_command(command: Command, text: str, beside: Path | None, source: str) ->
         folders = (beside / "config", beside.parent / "config", beside)
         near = (Configuration(folder=each, primary=name) for each in folders if (each / "model").is_dir())
         found = next((each for each in near if is_file(each.file)), None)
+    if found is None and options.config_path and Path(options.config_path).is_absolute():
+        named = with_options(Configuration(folder=start), options, start)
+        found = named if is_file(named.file) else None
     _refuse_others(options, found, source)
     return found
 

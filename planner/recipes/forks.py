@@ -39,12 +39,9 @@ class Fork:
 
     def method(self, method: str) -> str:
         """The method as a recipe shows it: `dpo with loss.mode_loss=DrDPO`."""
-        shown = [f"{key}={value}" for key, value in self._decisive().items()]
-        return f"{method} with {', '.join(shown)}" if shown else method
-
-    def _decisive(self) -> dict[str, str]:
         loss = {key: value for key, value in self.loss.items() if key != "loss.name"}
-        return {**loss, **{key: value for key, value in self.others.items() if key in self.said}}
+        decisive = {**loss, **{key: value for key, value in self.others.items() if key in self.said}}
+        return f"{method} with {_listed(decisive)}" if decisive else method
 
     @property
     def why_own(self) -> str:

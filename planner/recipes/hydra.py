@@ -105,7 +105,7 @@ def compose(
     else:
         tree = _of_folder(made, folder, primary, mine, source)
     keyed = [its for its in mine if not _is_choice(its, folder, groups)]
-    _apply(tree, keyed, source, new)
+    _apply(tree, keyed, source, new, is_whole=folder is not None or not groups)
     made.deleted = [its.key for its in mine if its.sign == "~"]
     entries = {key: _in_environment(its, env) for key, its in _flat(tree, source).items()}
     made.entries = resolve(entries, used=made.used)
@@ -240,12 +240,15 @@ def _in_environment(entry: Entry, env: Mapping[str, str]) -> Entry:
 # -- overrides of keys
 
 
-def _apply(tree: _Tree, overrides: Sequence[Override], source: str, new: Sequence[str]) -> None:
-    """Applies overrides in their order. Raises an error with a line for each unknown key."""
+def _apply(tree: _Tree, overrides: Sequence[Override], source: str, new: Sequence[str], *, is_whole: bool) -> None:
+    """Applies overrides in their order. Raises an error with a line for each unknown key.
+
+    `is_whole` is false if the tree has the defaults of a system in place of the configuration that the command reads.
+    """
     known = list(_flat(tree, source))
     unknown = [its for its in overrides if not its.sign and its.key not in new and _place(tree, its.key)[1] is None]
     if unknown:
-        raise recipe_error(source, *(_no_such_key(its, known) for its in unknown))
+        raise recipe_error(source, *(_no_such_key(its, known, is_whole=is_whole) for its in unknown))
     for its in overrides:
         if its.package is not None:
             raise recipe_error(
@@ -352,11 +355,16 @@ def _entries_of(value: Any, source: str) -> _Tree | Entry:
     return {key: _entries_of(its, source) for key, its in value.items()}
 
 
-def _no_such_key(override: Override, known: Sequence[str]) -> str:
+def _no_such_key(override: Override, known: Sequence[str], *, is_whole: bool) -> str:
     key = override.key
     near = get_close_matches(key, known, cutoff=0.7) or [name for name in known if key in name.split(".")]
     # The DPO repository's datasets is train_datasets or test_datasets in HALOs. Suggest the first.
     near.sort(key=lambda name: name != f"train_{key}")
+    if not near and not is_whole:
+        return (
+            f"{cut(key)}: not a key of the system whose command this is. If a fork of it has the key, run planner in "
+            f"the checkout of the fork. Otherwise write +{cut(key)}=... for a new key"
+        )
     hint = f"Did you mean {near[0]}? Otherwise write" if near else "Write"
     return (
         f"{cut(key)}: not a key of that configuration, so Hydra refuses {quote(f'{key}={_shown(override.value)}')}. "

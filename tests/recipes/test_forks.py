@@ -257,6 +257,20 @@ def test_config_name_and_config_path_choose_the_configuration(tmp_path, monkeypa
         read_recipe(f"{sft} --config-path other -cn huge", (), CHECK)
 
 
+def test_an_absolute_config_path_needs_no_script(tmp_path, monkeypatch):
+    place = checkout(tmp_path, {**FORK, "big.yaml": FORK["config.yaml"].replace("batch_size: 4", "batch_size: 96")})
+    monkeypatch.chdir("/")
+    command = f"python train.py --config-path {place}/config -cn big loss=sft trainer=FSDPTrainer"
+    assert read_recipe(command, (), CHECK).global_batch == 96
+
+
+def test_a_key_that_only_a_fork_may_have_is_asked_for_its_checkout():
+    with pytest.raises(
+        RecipeError, match=r"noise_rate: not a key of the system.* run planner in the checkout of the fork"
+    ):
+        read_recipe(f"{TRAIN} noise_rate=0.2", (), CHECK)
+
+
 def test_a_configuration_that_planner_does_not_have_is_refused(tmp_path, monkeypatch):
     """It would read config.yaml in its place."""
     monkeypatch.chdir(tmp_path)
