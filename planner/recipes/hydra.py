@@ -245,19 +245,21 @@ def _apply(tree: _Tree, overrides: Sequence[Override], source: str, new: Sequenc
 
     `is_whole` is false if the tree has the defaults of a system in place of the configuration that the command reads.
     """
-    known = list(_flat(tree, source))
-    unknown = [its for its in overrides if not its.sign and its.key not in new and _place(tree, its.key)[1] is None]
-    if unknown:
-        raise recipe_error(source, *(_no_such_key(its, known, is_whole=is_whole) for its in unknown))
+    known, unknown = list(_flat(tree, source)), []
     for its in overrides:
         if its.package is not None:
             raise recipe_error(
                 source, f"{cut(its.text)}: no group of the configuration is called {cut(its.key)}. Correct it"
             )
+        may_be_new = bool(its.sign) or its.key in new
         if its.sign == "~":
             _delete(tree, its, source)
+        elif not may_be_new and _place(tree, its.key)[1] is None:
+            unknown.append(_no_such_key(its, known, is_whole=is_whole))
         else:
-            _set(tree, its, source, may_be_new=bool(its.sign) or its.key in new)
+            _set(tree, its, source, may_be_new=may_be_new)
+    if unknown:
+        raise recipe_error(source, *unknown)
 
 
 def _place(tree: _Tree, key: str) -> tuple[_Tree | None, Any]:
