@@ -96,7 +96,7 @@ class DpoFacts(Sliced):
                     name="one machine", text="FSDPTrainer uses all GPUs of one machine. It cannot use several machines."
                 )
             )
-        made.insert(0, self.fork.trap())
+        made = [self.fork.trap(), self.unread_trap(), *made]
         return [trap for trap in made if trap]
 
     def _lost(self, options: CheckOptions) -> Trap | None:

@@ -157,6 +157,7 @@ class HalosFacts(Sliced):
         """What the outcomes do not show."""
         made = [
             self.fork.trap(),
+            self.unread_trap(),
             self._nowhere(options),
             self._clip(),
             self._kto(options),

@@ -9,9 +9,10 @@ from planner.files.messages import cut
 from planner.recipes import dpo, forks, halos, hydra, hydra_options
 from planner.recipes.accelerate import read_launch
 from planner.recipes.config_reader import text_of
+from planner.recipes.dpo_batching import DpoFacts
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.entries import COMMAND_LINE, KeyReader
-from planner.recipes.halos_batching import Meaning
+from planner.recipes.halos_batching import HalosFacts, Meaning
 from planner.recipes.hydra_detect import GROUPS, chosen, composed, detect, near_miss, resolved, without_choices
 from planner.recipes.launcher import launch_of
 from planner.recipes.recipe import Recipe
@@ -51,6 +52,9 @@ def read(found: RecipeSource, options: RecipeOptions, *, is_halos: bool) -> Reci
     _note_arguments(recipe, keys, made, hydras, found)
     keys.raise_mistakes()
     theirs = found.arguments if found.command else ()
+    unread = cut(", ".join(argument for argument in made.arguments if argument not in found.user_arguments), 120)
+    if unread and isinstance(recipe.foreign, DpoFacts | HalosFacts):
+        recipe = replace(recipe, foreign=replace(recipe.foreign, unread=unread))
     return replace(recipe, arguments=theirs, environment=variables_of(options.env))
 
 
@@ -85,7 +89,7 @@ def _note_arguments(
         if argument in found.user_arguments:
             keys.wrong(f"{cut(argument)}: neither an option of planner nor key=value. Remove it")
         elif "$" in argument or "`" in argument:
-            recipe.draft.drop(cut(argument), "not an override, and planner cannot resolve it")
+            recipe.draft.drop(cut(argument), "arguments in a variable that is not set. --env NAME=VALUE sets it")
         else:
             keys.wrong(f"{cut(argument)}: not KEY=VALUE as Hydra reads it, so the script would not start. Correct it")
 

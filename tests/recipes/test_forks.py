@@ -319,3 +319,10 @@ def test_a_file_with_a_defaults_list_is_composed_whatever_its_name(tmp_path):
     files = {**FORK, "own.yaml": text, "exp/big.yaml": "# @package _global_\nbatch_size: 640\n"}
     checkout(tmp_path, files)
     assert read_recipe(str(tmp_path / "config" / "own.yaml"), (), CHECK).global_batch == 640
+
+
+@pytest.mark.parametrize("command", [TRAIN, HALOS])
+def test_arguments_that_planner_cannot_know_are_said_by_a_check(command):
+    """They may set the batch."""
+    assert "$EXTRA is not set" in traps(read_recipe(f"{command} $EXTRA", (), CHECK))["not read"]
+    assert "not read" not in traps(read_recipe(command, (), CHECK))
