@@ -85,6 +85,14 @@ def parse(text: str) -> Override:
     )
 
 
+def is_plain_text(value: str) -> bool:
+    """Whether Hydra reads a value without quotes as exactly this text."""
+    try:
+        return bool(parse(f"key={value}").value == value)
+    except NoOverride:
+        return False
+
+
 class _Values:
     """Reads the text behind `=` from left to right."""
 
