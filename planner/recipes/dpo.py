@@ -4,6 +4,8 @@
 into one slice per GPU (utils.py, trainers.py). It silently drops rows that fill no slice.
 """
 
+import re
+from difflib import get_close_matches
 from typing import Any
 
 from planner.recipes.dpo_batching import DpoFacts
@@ -14,6 +16,7 @@ from planner.recipes.drafting import (
     carry,
     finish,
     job_name,
+    make_own,
     names_of,
     order_sections,
     set_batch,
@@ -22,10 +25,14 @@ from planner.recipes.drafting import (
     set_workers,
 )
 from planner.recipes.entries import Entry, KeyReader
+from planner.recipes.forks import Fork, fork_of, text_or_value
 from planner.recipes.hydra_trackers import set_trackers
 from planner.recipes.recipe import Draft, Recipe
 from planner.recipes.upstream_defaults import DPO_DEFAULTS, DPO_MODELS, DPO_REASONS
 
+LOSSES = ("sft", "dpo", "ipo")
+_TRAINERS = ("BasicTrainer", "FSDPTrainer", "TensorParallelTrainer")
+_OF = "the DPO repository"
 _WHOSE = "the DPO repository's own config.yaml"
 
 
@@ -40,35 +47,24 @@ def base(choices: dict[str, str]) -> dict[str, Entry]:
     return entries
 
 
-def read(keys: KeyReader, choices: dict[str, str], options: RecipeOptions) -> Recipe:
-    """The recipe of a configuration with `choices` of Hydra's groups. Notes mistakes in `keys`."""
+def read(
+    keys: KeyReader, choices: dict[str, str], options: RecipeOptions, *, used: frozenset[str] = frozenset()
+) -> Recipe:
+    """The recipe of a configuration with `choices` of Hydra's groups. Notes mistakes in `keys`.
+
+    `used` has the keys that interpolations read.
+    """
     batch = keys.whole("batch_size")
     accumulation = keys.whole("gradient_accumulation_steps", 1)
     trainer = keys.text("trainer", "BasicTrainer")
-    if trainer not in {"FSDPTrainer", "BasicTrainer", "TensorParallelTrainer"}:
-        keys.refuse("trainer", "Write FSDPTrainer, BasicTrainer or TensorParallelTrainer")
-    gpus = options.gpus if trainer == "FSDPTrainer" else 1
     method = _method(keys, choices)
-    unit = "example" if method == "sft" else "pair"
+    fork = fork_of(keys, _is_known, _OF, used, _decided(keys, method, trainer))
+    facts = _facts(keys, batch, accumulation, trainer, method, fork)
+    gpus = options.gpus if facts.is_sharded else 1
     micro = None if gpus is None else batch // (accumulation * gpus)
-    facts = DpoFacts(
-        batch=batch,
-        accumulation=accumulation,
-        eval_batch=keys.whole("eval_batch_size", 16),
-        is_sharded=trainer == "FSDPTrainer",
-        trainer=trainer,
-        unit=unit,
-        block=str(keys.value("model.block_name", "")),
-        eval_every=keys.whole("eval_every", 20_000),
-        n_examples=keys.whole("n_examples", 0, least=0) or None,
-        n_epochs=keys.whole("n_epochs", 0, least=0) or None,
-        n_eval=keys.whole("n_eval_examples", 256),
-        warmup_steps=keys.whole("warmup_steps", 150, least=0),
-        is_bf16=keys.value("model.fsdp_policy_mp") == "bfloat16",
-    )
-    if trainer == "FSDPTrainer" and not facts.block:
+    if facts.is_sharded and not facts.block:
         keys.lacks(
-            "model.block_name: found nothing, but FSDPTrainer needs it. Write it, such as "
+            f"model.block_name: found nothing, but {trainer} needs it. Write it, such as "
             "model.block_name=LlamaDecoderLayer"
         )
     if gpus and facts.eval_batch < gpus:
@@ -77,11 +73,15 @@ def read(keys: KeyReader, choices: dict[str, str], options: RecipeOptions) -> Re
             f"eval_batch_size={gpus} or more"
         )
     draft = _draft(keys, choices, options, facts, method, gpus, micro or (None if gpus is None else 1))
-    finish(draft, keys, DPO_REASONS, "the DPO repository does not read this key")
+    reasons = {key: why for key, why in DPO_REASONS.items() if key not in fork.loss}
+    finish(draft, keys, reasons, "the DPO repository does not read this key")
+    if fork.loss:
+        make_own(draft, fork.method(method), fork.why_own)
+    fork.note(draft)
     return Recipe(
         source=keys.source,
-        method=method,
-        unit=unit,
+        method=fork.method(method),
+        unit=facts.unit,
         global_batch=batch,
         accumulation=accumulation,
         gpus=gpus,
@@ -92,14 +92,46 @@ def read(keys: KeyReader, choices: dict[str, str], options: RecipeOptions) -> Re
     )
 
 
+def _facts(keys: KeyReader, batch: int, accumulation: int, trainer: str, method: str, fork: Fork) -> DpoFacts:
+    """The settings on which the verdicts depend. Notes mistakes in `keys`."""
+    return DpoFacts(
+        batch=batch,
+        accumulation=accumulation,
+        eval_batch=keys.whole("eval_batch_size", 16),
+        # train.py starts one process per GPU if the name contains FSDP.
+        is_sharded="FSDP" in trainer,
+        trainer=trainer,
+        unit="example" if method == "sft" else "pair",
+        block=str(keys.value("model.block_name", "")),
+        eval_every=keys.whole("eval_every", 20_000),
+        n_examples=keys.whole("n_examples", 0, least=0) or None,
+        n_epochs=keys.whole("n_epochs", 0, least=0) or None,
+        n_eval=keys.whole("n_eval_examples", 256),
+        warmup_steps=keys.whole("warmup_steps", 150, least=0),
+        is_bf16=keys.value("model.fsdp_policy_mp") == "bfloat16",
+        fork=fork,
+    )
+
+
 def _method(keys: KeyReader, choices: dict[str, str]) -> str:
     name = str(keys.value("loss.name") or choices.get("loss") or "sft")
-    if name in {"sft", "dpo", "ipo"}:
-        if name == "ipo" and choices.get("loss") == "ipo" and not keys.has("loss.name"):
-            keys.wrong("loss=ipo: the DPO repository has no config/loss/ipo.yaml. Write loss=dpo loss.name=ipo")
-        return name
-    keys.wrong(f"loss.name: found {name}, but the DPO repository has only sft, dpo and ipo. Write one of them")
-    return "sft"
+    if name == "ipo" and choices.get("loss") == "ipo" and not keys.has("loss.name"):
+        keys.wrong("loss=ipo: the DPO repository has no config/loss/ipo.yaml. Write loss=dpo loss.name=ipo")
+    return name
+
+
+def _is_known(key: str) -> bool:
+    return key in DPO_DEFAULTS or any(key == known or key.startswith(f"{known}.") for known in DPO_REASONS)
+
+
+def _decided(keys: KeyReader, method: str, trainer: str) -> dict[str, str]:
+    """A loss and a trainer that the repository does not have."""
+    stems = {name.removesuffix("Trainer"): name for name in _TRAINERS}
+    near = get_close_matches(re.sub(r"(?i)train\w*$", "", trainer), stems, n=1, cutoff=0.75)
+    if trainer not in _TRAINERS and near and not any(name in trainer for name in _TRAINERS):
+        keys.refuse("trainer", f"Did you mean {stems[near[0]]}?")
+    found = {} if method in LOSSES else {"loss.name": method}
+    return found if trainer in _TRAINERS else {**found, "trainer": trainer}
 
 
 def _draft(
@@ -117,7 +149,7 @@ def _draft(
     _set_model(draft, keys, choices)
     carry(draft, keys, "max_length", "model.context", keys.whole("max_length", 512, least=2))
     _set_data(draft, keys, method)
-    _set_objective(draft, keys, method)
+    _set_objective(draft, keys, method, facts.fork)
     how = f"{facts.batch} as written: batch_size is the batch of all GPUs and accumulation steps"
     set_batch(draft, keys, options, facts.batch, micro, how)
     if gpus and (used := facts.outcome(gpus).batch or 0) != facts.batch:
@@ -171,7 +203,7 @@ def _set_model(draft: Draft, keys: KeyReader, choices: dict[str, str]) -> None:
 
 def _set_data(draft: Draft, keys: KeyReader, method: str) -> None:
     names = names_of(keys.value("datasets"))
-    set_data(draft, DATA_OF[method], [DatasetSource(name=name, hub=False) for name in names])
+    set_data(draft, DATA_OF.get(method, "pairs"), [DatasetSource(name=name, hub=False) for name in names])
     carry(draft, keys, "max_prompt_length", "data.max_prompt", keys.whole("max_prompt_length", 256))
     side = "start" if names == ["hh"] else "end"
     draft.derive(
@@ -179,7 +211,11 @@ def _set_data(draft: Draft, keys: KeyReader, method: str) -> None:
     )
 
 
-def _set_objective(draft: Draft, keys: KeyReader, method: str) -> None:
+def _set_objective(draft: Draft, keys: KeyReader, method: str, fork: Fork) -> None:
+    if fork.loss:
+        names = [name for name in keys.entries if name.startswith("loss.") and keys.has(name)]
+        draft.set("objective", {name.removeprefix("loss."): text_or_value(keys, name) for name in names})
+        return
     if method == "sft":
         text = "objective sft, a mean over samples: the repository sums the loss over each example's tokens"
         draft.derive("objective", {"kind": "sft", "mean_over": "samples"}, text)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from planner.recipes.batch_slicing import Sliced, eval_every_unit, n_examples_unit
+from planner.recipes.forks import Fork
 from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Trap
 
 # Blocks whose models refuse an empty batch in transformers 4.29.2. Llama accepts it, and its mean is NaN.
@@ -24,6 +25,8 @@ class DpoFacts(Sliced):
     n_eval: int
     warmup_steps: int
     is_bf16: bool
+    fork: Fork
+    """what the recipe has that the repository does not have"""
 
     def empty_text(self) -> str:
         """What this recipe's model does with an empty batch."""
@@ -93,6 +96,7 @@ class DpoFacts(Sliced):
                     name="one machine", text="FSDPTrainer uses all GPUs of one machine. It cannot use several machines."
                 )
             )
+        made = [self.fork.trap(), self.unread_trap(), *made]
         return [trap for trap in made if trap]
 
     def _lost(self, options: CheckOptions) -> Trap | None:

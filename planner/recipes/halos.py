@@ -5,6 +5,7 @@
 """
 
 import re
+from typing import Any
 
 from planner.recipes.accelerate import LaunchSettings
 from planner.recipes.drafting import (
@@ -14,6 +15,7 @@ from planner.recipes.drafting import (
     make_own,
 )
 from planner.recipes.entries import Entry, KeyReader
+from planner.recipes.forks import Fork, fork_of
 from planner.recipes.halos_batching import HalosFacts, Meaning
 from planner.recipes.halos_job import SHARED, make_draft
 from planner.recipes.recipe import Recipe
@@ -39,6 +41,24 @@ _TRAINERS = {
 }
 # Methods whose loss differs from planner's objective of the same name, and the difference.
 _ANOTHER_LOSS = {"orpo": "planner's orpo takes the mean of its cross-entropy over tokens, HALOs over pairs"}
+# Losses of HALOs that have a reference model, where an older version says so by loss.use_reference_model.
+_WITH_REFERENCE = ("dpo", "cdpo", "ipo", "kto")
+_LOADERS = re.compile(
+    "(?:Conditional)?SFTDataLoader|(?:Score|Group|Unbalanced)*UnpairedPreferenceDataLoader|"
+    "(?:PairedPreference|HalfPref|Pref)DataLoader"
+)
+# Keys below `loss.` that some version of HALOs has, beside the coefficients.
+_OF_LOSS = {
+    *("trainer", "dataloader", "sync_reference", "name", "use_reference_model", "gamma", "OR_scale", "epsilon"),
+    *("policy_hf_model_class", "reference_hf_model_class", "tokenwise_KL", "length_normalization"),
+}
+_KNOWN = {
+    *HALOS_DEFAULTS,
+    *(f"loss.{key}" for keys in HALOS_LOSSES.values() for key in keys),
+    *(f"loss.{key}" for key in _OF_LOSS),
+    *("warmup_steps", "use_fsdp", "datasets", "humanline_alpha"),
+}
+_SECTIONS = (*HALOS_REASONS, *HALOS_LEGACY_REASONS, "model.peft", "model.reward_model")
 _UNPAIRED = ("kto", "ppo", "grpo", "kto-zero", "kto-simple", "kto-surprisal", "kto-logsigmoid")
 _TOLD = re.compile(r"((?:^[ \t]*#[^\n]*\n)+)[ \t]*batch_size:", re.MULTILINE)
 
@@ -71,6 +91,7 @@ def read(
     commented: Meaning | None,
     launch: LaunchSettings | None,
     group: int | None,
+    used: frozenset[str] = frozenset(),
 ) -> Recipe:
     """The recipe of a HALOs configuration.
 
@@ -81,11 +102,14 @@ def read(
         commented: what a comment in HALOs' files says that batch_size counts, None if there is none.
         launch: the launcher's settings, None if unknown.
         group: completions per prompt, None if unknown.
+        used: keys that interpolations read.
     """
     written, accumulation = keys.whole("model.batch_size"), keys.whole("model.gradient_accumulation_steps", 1)
     meaning = _meaning(keys, options, commented, accumulation)
     method, why_own = _method(keys, choices)
-    facts = _facts(keys, choices, written, accumulation, meaning, method, launch, group)
+    fork = fork_of(keys, _is_known, "HALOs", used, _decided(keys, method))
+    why_own = why_own or fork.why_own
+    facts = _facts(keys, choices, written, accumulation, meaning, method, launch, group, fork)
     gpus = options.gpus or (launch.num_processes if launch else None)
     if gpus and meaning != "legacy" and facts.eval_batch % (divisor := facts.divisor(gpus)):
         keys.lacks(
@@ -95,13 +119,15 @@ def read(
     per_step = written // accumulation if meaning == "total" else written
     micro = None if gpus is None else max(per_step // gpus, 1)
     draft = make_draft(keys, options, facts, gpus, micro, launch, is_own=bool(why_own))
-    reasons = HALOS_REASONS | (HALOS_LEGACY_REASONS if facts.is_legacy else {})
+    every = HALOS_REASONS | (HALOS_LEGACY_REASONS if facts.is_legacy else {})
+    reasons = {key: why for key, why in every.items() if key not in fork.loss}
     finish(draft, keys, reasons, "planner does not know this key of HALOs")
     if why_own:
-        make_own(draft, method, why_own)
+        make_own(draft, fork.method(method), why_own)
+    fork.note(draft)
     return Recipe(
         source=keys.source,
-        method=method,
+        method=_shown(keys, fork.method(method)),
         unit=facts.unit,
         global_batch=facts.batch,
         accumulation=accumulation,
@@ -123,6 +149,7 @@ def _facts(
     method: str,
     launch: LaunchSettings | None,
     group: int | None,
+    fork: Fork,
 ) -> HalosFacts:
     """The settings on which the verdicts depend. Notes mistakes in `keys`."""
     is_unpaired = method in _UNPAIRED or "Unpaired" in str(keys.value("loss.dataloader", ""))
@@ -146,6 +173,7 @@ def _facts(
         clips=keys.norm("model.max_grad_norm", 1.0) is not None,
         group=group,
         reward_model_path=keys.has("model.reward_model_path"),
+        fork=fork,
     )
 
 
@@ -182,7 +210,7 @@ def _meaning(keys: KeyReader, options: RecipeOptions, commented: Meaning | None,
 def _method(keys: KeyReader, choices: dict[str, str]) -> tuple[str, str]:
     """The method, and why it needs the user's own loop. The reason is empty if planner has the objective."""
     trainer = keys.value("loss.trainer")
-    method = choices.get("loss") or _TRAINERS.get(str(trainer)) or keys.value("loss.name")
+    method = choices.get("loss") or _TRAINERS.get(str(trainer)) or keys.value("loss.name") or trainer
     if not method:
         keys.wrong("loss: found no method. Write loss=NAME behind the recipe, such as loss=kto")
         return "sft", ""
@@ -194,3 +222,42 @@ def _method(keys: KeyReader, choices: dict[str, str]) -> tuple[str, str]:
     if SHARED.get(method, method) in DATA_OF:
         return method, ""
     return method, _ANOTHER_LOSS.get(method, f"planner has no objective for {method}")
+
+
+def _shown(keys: KeyReader, method: str) -> str:
+    """The method as the recipe shows it, with settings that change its loss."""
+    on = [f"{key}=true" for key in ("humanline", "loss.sync_reference") if keys.value(key) is True]
+    return f"{method}{', ' if ' with ' in method else ' with '}{', '.join(on)}" if on else method
+
+
+def _is_known(key: str) -> bool:
+    return (
+        key in _KNOWN
+        or key.startswith("loss.control_tokens.")
+        or any(key == known or key.startswith(f"{known}.") for known in _SECTIONS)
+    )
+
+
+def _decided(keys: KeyReader, method: str) -> dict[str, Any]:
+    """Known keys whose values make another loss than the method's own, or one that HALOs does not have."""
+    found = {key: keys.value(key) for key in ("loss.tokenwise_KL", "loss.length_normalization") if keys.value(key)}
+    trainer, name = keys.value("loss.trainer"), keys.value("loss.name")
+    is_shipped = method in _TRAINERS.values()
+    if is_shipped and trainer is not None and _TRAINERS.get(str(trainer)) != method:
+        found["loss.trainer"] = trainer
+    if is_shipped and name not in {None, method}:
+        found["loss.name"] = name
+    has_reference = keys.value("loss.use_reference_model")
+    if method in DATA_OF and has_reference not in {None, method in _WITH_REFERENCE}:
+        found["loss.use_reference_model"] = has_reference
+    for key in ("loss.policy_hf_model_class", "loss.reference_hf_model_class"):
+        if method in DATA_OF and keys.value(key) not in {None, "AutoModelForCausalLM"}:
+            found[key] = keys.value(key)
+    loader = keys.value("loss.dataloader")
+    if loader is not None and not _LOADERS.fullmatch(str(loader)):
+        keys.refuse(
+            "loss.dataloader",
+            "HALOs does not have it, so planner does not know its batches. Write PairedPreferenceDataLoader, "
+            "UnpairedPreferenceDataLoader or SFTDataLoader behind the recipe if its batches are those of one",
+        )
+    return found

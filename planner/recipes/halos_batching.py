@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from planner.recipes.batch_slicing import Sliced, eval_every_unit
+from planner.recipes.forks import Fork
 from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Trap
 from planner.recipes.scalars import number
 from planner.recipes.split import groups_cut
@@ -41,6 +42,8 @@ class HalosFacts(Sliced):
     group: int | None
     """completions per prompt of a sampling command, None if there is none"""
     reward_model_path: bool
+    fork: Fork
+    """what the recipe has that HALOs does not have"""
 
     @property
     def is_legacy(self) -> bool:
@@ -153,6 +156,8 @@ class HalosFacts(Sliced):
     def traps(self, options: CheckOptions) -> list[Trap]:
         """What the outcomes do not show."""
         made = [
+            self.fork.trap(),
+            self.unread_trap(),
             self._nowhere(options),
             self._clip(),
             self._kto(options),

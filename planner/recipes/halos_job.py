@@ -74,13 +74,7 @@ def make_draft(
     carry(draft, keys, "seed", "train.seed", keys.whole("seed", 1, least=0))
     _set_optimizer(draft, keys, facts)
     _set_schedule(draft, facts)
-    if facts.clip_norm or not facts.clips:
-        carry(draft, keys, "model.max_grad_norm", "train.clip_norm", facts.clip_norm)
-    else:
-        draft.set("train.clip_norm", 1.0)
-        draft.to_do.append(
-            "train.clip_norm: 1.0 is planner's default, because the recipe does not set model.max_grad_norm"
-        )
+    _set_clip(draft, keys, facts, is_own=is_own)
     _set_precision(draft, keys)
     _set_eval(draft, keys, facts)
     set_workers(draft, facts.batch, gpus)
@@ -112,7 +106,6 @@ def _say_unknown(draft: Draft, keys: KeyReader) -> None:
 _GUESSED = {
     "model.max_length": "model.context",
     "model.max_prompt_length": "data.max_prompt",
-    "model.max_grad_norm": "train.clip_norm",
 }
 _OTHERWISE = {
     "model.load_lora_from": "HALOs continues these adapters, planner starts new ones, so merge them into model.path",
@@ -202,6 +195,22 @@ def _refuse_decay(draft: Draft, keys: KeyReader) -> None:
         draft.to_do.append(f"{text}. Write optimizer=AdamW behind the recipe if decoupled decay will do")
     else:
         keys.refuse_in_job("weight_decay", f"{why}: write 0, or optimizer=AdamW")
+
+
+def _set_clip(draft: Draft, keys: KeyReader, facts: HalosFacts, *, is_own: bool) -> None:
+    """HALOs always clips, to the value of config/model/ if the recipe sets none. planner does not know that value."""
+    if facts.clip_norm or not facts.clips:
+        carry(draft, keys, "model.max_grad_norm", "train.clip_norm", facts.clip_norm)
+        return
+    theirs = "HALOs clips to model.max_grad_norm of config/model/ in its checkout, which planner does not know"
+    if is_own:
+        draft.to_do.append(f"train.clip_norm: this job does not clip. {theirs}, so write that norm")
+        return
+    draft.set("train.clip_norm", 1.0)
+    draft.to_do.append(
+        "train.clip_norm: 1.0 is planner's default, because the recipe does not set model.max_grad_norm. "
+        f"{theirs}, so write that norm"
+    )
 
 
 def _set_schedule(draft: Draft, facts: HalosFacts) -> None:

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 from planner.recipes.entries import KeyReader
+from planner.recipes.forks import text_or_value
 from planner.recipes.halos_batching import HalosFacts
 from planner.recipes.recipe import Draft
-from planner.recipes.scalars import Unresolved, number
+from planner.recipes.scalars import number
 
 # Keys outside `loss` that change the loss.
 OF_HUMANLINE = ("humanline", "humanline_iters", "humanline_alpha", "log_epsilon_P", "log_epsilon_R")
@@ -17,18 +18,11 @@ def note_loss(draft: Draft, keys: KeyReader) -> None:
     """Puts the coefficients of the recipe's loss into the draft, for the user's own training loop."""
     asked = [name for name in keys.entries if name.startswith(("loss.", "model.reward_model.", "model.v_head_"))]
     asked += OF_HUMANLINE if keys.value("humanline") is True else ()
-    known = {name: _written(keys, name) for name in asked if keys.has(name) and name not in _NO_COEFFICIENTS}
+    known = {name: text_or_value(keys, name) for name in asked if keys.has(name) and name not in _NO_COEFFICIENTS}
     draft.set("objective", {name.removeprefix("loss."): value for name, value in known.items()})
     shipped = [name.removeprefix("loss.") for name in known if keys.entries[name].is_default]
     if shipped:
         draft.to_do.append(f"the loss: {', '.join(shipped)} are HALOs' defaults")
-
-
-def _written(keys: KeyReader, name: str) -> Any:
-    """The value, or its text if it contains a variable."""
-    value = keys.value(name)
-    found = keys.entries[name].value
-    return found.text if isinstance(found, Unresolved) else value
 
 
 def set_objective(draft: Draft, keys: KeyReader, facts: HalosFacts) -> None:

@@ -1,34 +1,31 @@
-"""Composes a configuration as Hydra does, from a folder of YAML, defaults lists, overrides and interpolations."""
+"""Composes a configuration as Hydra 1.3 does, from a folder of YAML, defaults lists, overrides and interpolations.
+
+It refuses what Hydra refuses, and the few forms of Hydra's that it does not read.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from planner.base.disk import is_file, is_folder
-from planner.files.messages import cut, quote
-from planner.recipes.config_reader import mapping_of, recipe_error, text_of
-from planner.recipes.entries import COMMAND_LINE, Entry, flat
-from planner.recipes.scalars import Unresolved, has_shell, hydra_value, scalar, written
+from planner.files.messages import cut
+from planner.recipes import hydra_files
+from planner.recipes.config_reader import recipe_error
+from planner.recipes.entries import Entry
+from planner.recipes.hydra_apply import apply
+from planner.recipes.hydra_defaults import Defaults
+from planner.recipes.hydra_grammar import NoOverride, Override, parse
+from planner.recipes.hydra_interpolation import resolve
+from planner.recipes.hydra_tree import Tree, copied, flat, merge, nested
+from planner.recipes.scalars import Unresolved, has_shell, scalar
 
-_OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z0-9_][A-Za-z0-9_./@-]*)=(.*)", re.DOTALL)
-_INTERPOLATION = re.compile(r"\$\{([^${}]*)\}")
+__all__ = ["Composed", "Override", "compose", "parse_overrides", "resolve"]
+
 _ENVIRONMENT = re.compile(r"\$\{oc\.env:([A-Za-z0-9_]+)(?:,[^${}]*)?\}")
-_MAX_DEPTH = 10
-# Far above any real recipe. Each lookup makes at most one text of this length, so the two bound the memory.
-_MAX_LOOKUPS = 20_000
-_MAX_TEXT = 10_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class Override:
-    """`key=value`, `+key=value` (a new key), `++key=value` (new or not), `~key=value` (remove the key)."""
-
-    sign: str
-    key: str
-    value: Any
+_KEY = re.compile(r"(\+\+|\+|~)?([A-Za-z0-9_$][A-Za-z0-9_./@$-]*)=(.*)", re.DOTALL)
+# Hydra's settings that decide which configuration a run reads, or that it makes several runs.
+_DECISIVE = ("hydra.searchpath", "hydra.mode")
 
 
 @dataclass(kw_only=True)
@@ -39,24 +36,37 @@ class Composed:
     choices: dict[str, str] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
     """arguments of the command line that are no overrides, such as `$MODEL_ARGS`"""
+    hydras: list[str] = field(default_factory=list)
+    """overrides of Hydra's own settings, such as `hydra.run.dir=out`, as written"""
+    deleted: list[str] = field(default_factory=list)
+    """keys and groups that `~key` removes"""
+    used: set[str] = field(default_factory=set)
+    """keys that an interpolation reads"""
 
 
 def parse_overrides(arguments: Sequence[str]) -> tuple[list[Override], list[str]]:
     """The overrides among the arguments, and the other arguments."""
     overrides, others = [], []
     for argument in arguments:
-        if found := _OVERRIDE.fullmatch(argument):
-            overrides.append(Override(sign=found[1] or "", key=found[2], value=_value(found[3])))
-        else:
-            others.append(argument)
+        try:
+            its = parse(argument)
+            overrides.append(replace(its, value=_unset(its.value)))
+        except NoOverride:
+            # A value with a shell variable in it may be no value of Hydra's yet.
+            found = _KEY.fullmatch(argument)
+            if found and has_shell(found[3]):
+                unset = Unresolved(found[3], _UNSET)
+                overrides.append(Override(sign=found[1] or "", key=found[2], value=unset, text=argument))
+            else:
+                others.append(argument)
     return overrides, others
 
 
-def _value(text: str) -> Any:
-    value = hydra_value(text)
-    if isinstance(value, str) and has_shell(value):
-        return Unresolved(value, "a shell variable that the file does not set")
-    return value
+_UNSET = "a shell variable that the file does not set"
+
+
+def _unset(value: Any) -> Any:
+    return Unresolved(value, _UNSET) if isinstance(value, str) and has_shell(value) else value
 
 
 def compose(
@@ -67,39 +77,102 @@ def compose(
     source: str,
     groups: Sequence[str],
     env: Mapping[str, str],
+    primary: str = "config",
+    new: Sequence[str] = (),
 ) -> Composed:
     """The configuration that Hydra would compose.
 
     Args:
         base: the keys of the files if there is no folder. A key that is not in them needs a `+`, as in Hydra.
-        folder: the folder with `config.yaml` and the groups' folders.
+        folder: the folder with the primary file and the groups' folders.
         arguments: overrides and choices of the command line.
         source: the recipe, for messages.
-        groups: names of Hydra's groups.
+        groups: names of Hydra's groups if there is no folder.
         env: values for `${oc.env:NAME}`.
+        primary: the name of the primary file.
+        new: keys that the command may set without `+` although `base` lacks them: those of a fork.
 
     Raises:
-        RecipeError: a file is missing, or an override names a key that the configuration does not have.
+        RecipeError: a file is missing, or Hydra would refuse an override.
     """
     overrides, others = parse_overrides(arguments)
-    chosen = {its.key: str(its.value) for its in overrides if its.key in groups and "." not in its.key}
-    made = Composed(entries=dict(base), choices=chosen, arguments=others)
-    if folder is not None:
-        made = _from_folder(folder, chosen)
-        made.arguments = others
-    known = {**base, **made.entries}
-    unknown = [its for its in overrides if not its.sign and its.key not in chosen and not _has(known, its.key)]
-    if unknown:
-        raise recipe_error(source, *(_no_such_key(its, known) for its in unknown))
-    for its in overrides:
-        if its.key not in chosen:
-            made.entries = {key: old for key, old in made.entries.items() if not key.startswith(f"{its.key}.")}
-            if its.sign == "~":
-                made.entries.pop(its.key, None)
-            else:
-                made.entries[its.key] = Entry(value=its.value, where=COMMAND_LINE)
-    made.entries = resolve({key: _in_environment(its, env) for key, its in made.entries.items()})
+    _refuse_sweeps(overrides, source)
+    made = Composed(arguments=others, hydras=[its.text for its in overrides if _is_hydras(its)])
+    mine = [its for its in overrides if not _is_hydras(its)]
+    if folder is None:
+        tree, chosen = _of_base(base, mine, groups, source)
+        made.choices = chosen
+    else:
+        tree = _of_folder(made, folder, primary, mine, source)
+    keyed = [its for its in mine if not _is_choice(its, folder, groups)]
+    apply(tree, keyed, source, new, is_whole=folder is not None or not groups)
+    made.deleted = [its.key for its in mine if its.sign == "~"]
+    entries = {key: _in_environment(its, env) for key, its in flat(tree, source).items()}
+    made.entries = resolve(entries, used=made.used)
     return made
+
+
+def _is_hydras(override: Override) -> bool:
+    """Whether an override is of Hydra's own settings. Every program that uses Hydra takes these."""
+    return override.key.startswith(("hydra.", "hydra/"))
+
+
+def _refuse_sweeps(overrides: Sequence[Override], source: str) -> None:
+    if several := next((its for its in overrides if its.is_sweep), None):
+        raise recipe_error(
+            source, f"{cut(several.text)}: found several values, which are several runs. Write one value"
+        )
+    if decisive := next((its for its in overrides if its.key in _DECISIVE), None):
+        raise recipe_error(
+            source, f"{cut(decisive.text)}: planner reads one run of one folder. Remove it, and write that folder"
+        )
+
+
+def _is_choice(override: Override, folder: Path | None, groups: Sequence[str]) -> bool:
+    """Whether an override chooses a group's file. A mapping goes into the section of that name instead."""
+    if isinstance(override.value, dict):
+        return False
+    return override.key in groups if folder is None else hydra_files.is_group(folder, override.key)
+
+
+def _of_base(
+    base: Mapping[str, Entry], overrides: Sequence[Override], groups: Sequence[str], source: str
+) -> tuple[Tree, dict[str, str]]:
+    """The keys without a folder, and the choices of groups."""
+    tree, chosen = nested(base), {}
+    for its in overrides:
+        if not _is_choice(its, None, groups):
+            continue
+        if its.sign == "~":
+            tree.pop(its.key, None)
+        elif isinstance(its.value, str | Unresolved) and its.sign != "++" and its.package is None:
+            chosen[its.key] = its.value.text if isinstance(its.value, Unresolved) else its.value
+        else:
+            raise recipe_error(source, f"{cut(its.text)}: {its.key} is a group. Write {its.key}=NAME")
+    return tree, chosen
+
+
+def _of_folder(made: Composed, folder: Path, primary: str, overrides: Sequence[Override], source: str) -> Tree:
+    """The merged values of the folder's files. Notes the choices of groups in `made`."""
+    defaults = Defaults(folder=folder, source=source)
+    defaults.choose([its for its in overrides if _is_choice(its, folder, ())], primary)
+    made.choices = defaults.choices
+    tree: Tree = {}
+    for its in defaults.files:
+        # Hydra keeps a file's sections, and merges later files into them, unless they go to a package. So does this,
+        # because a file that comes twice is then read as it was changed.
+        values = copied(its.file.tree) if its.package else its.file.tree
+        for part in reversed(its.package.split(".") if its.package else []):
+            values = {part: values}
+        merge(tree, values, str(its.path))
+    hydras = tree.pop("hydra", {})
+    if not isinstance(hydras, dict):
+        return tree
+    if isinstance(hydras.get("sweeper"), dict) and "params" in hydras["sweeper"]:
+        made.hydras.append("hydra.sweeper.params")
+    if decisive := next((key for key in _DECISIVE if key[6:] in hydras), None):
+        raise recipe_error(source, f"{decisive}: planner reads one run of one folder. Remove it, and write that folder")
+    return tree
 
 
 def _in_environment(entry: Entry, env: Mapping[str, str]) -> Entry:
@@ -108,126 +181,3 @@ def _in_environment(entry: Entry, env: Mapping[str, str]) -> Entry:
         return entry
     filled = _ENVIRONMENT.sub(lambda found: env.get(found[1], found[0]), entry.value)
     return replace(entry, value=scalar(filled))
-
-
-def _has(known: Mapping[str, Entry], key: str) -> bool:
-    return key in known or any(name.startswith(f"{key}.") for name in known)
-
-
-def _no_such_key(override: Override, known: Mapping[str, Entry]) -> str:
-    key = override.key
-    near = get_close_matches(key, list(known), cutoff=0.7) or [name for name in known if key in name.split(".")]
-    # The DPO repository's datasets is train_datasets or test_datasets in HALOs. Suggest the first.
-    near.sort(key=lambda name: name != f"train_{key}")
-    hint = f"Did you mean {near[0]}? Otherwise write" if near else "Write"
-    return (
-        f"{cut(key)}: not a key of that configuration, so Hydra refuses {quote(f'{key}={written(override.value)}')}. "
-        f"{hint} +{cut(key)}=... for a new key"
-    )
-
-
-def _from_folder(folder: Path, chosen: Mapping[str, str]) -> Composed:
-    made = Composed()
-    _merge_file(made, folder / "config.yaml", folder, "", dict(chosen))
-    for group, name in chosen.items():
-        if group not in made.choices and is_folder(folder / group):
-            _merge_file(made, folder / group / f"{name}.yaml", folder, group, {})
-            made.choices[group] = name
-    return made
-
-
-def _merge_file(made: Composed, file: Path, folder: Path, group: str, chosen: dict[str, str], depth: int = 0) -> None:
-    """Adds the file's own values and those of its defaults list to `made`, in the order of the list."""
-    if depth > _MAX_DEPTH:
-        raise recipe_error(str(file), f"found defaults nested more than {_MAX_DEPTH} deep. Remove the cycle")
-    if not is_file(file):
-        near = sorted(path.stem for path in file.parent.glob("*.yaml")) if is_folder(file.parent) else []
-        hint = f", but {cut(', '.join(near), 200)}" if near else ""
-        raise recipe_error(
-            str(file), f"found no such file{hint}. Write {cut(group) or 'config'}=NAME for one that exists"
-        )
-    tree = mapping_of(text_of(file), str(file))
-    defaults = tree.pop("defaults", None)
-    items = defaults if isinstance(defaults, list) else []
-    # Without `_self_` Hydra puts a file's own values last.
-    if "_self_" not in items:
-        items = [*items, "_self_"]
-    for item in items:
-        if item == "_self_":
-            made.entries |= flat(tree, str(file), prefix=f"{group}." if group else "")
-        elif isinstance(item, str):
-            _merge_file(made, file.parent / f"{item}.yaml", folder, group, {}, depth + 1)
-        elif isinstance(item, dict) and len(item) == 1:
-            ((its_group, name),) = item.items()
-            _merge_choice(made, str(its_group), chosen.get(str(its_group), name), file, folder, depth)
-
-
-def _merge_choice(made: Composed, group: str, name: Any, file: Path, folder: Path, depth: int) -> None:
-    group = group.removeprefix("optional ").removeprefix("override ")
-    if group.startswith("hydra/") or name is None:
-        return
-    if name == "???":
-        raise recipe_error(str(file), f"defaults.{cut(group)}: found ???. Write {cut(group)}=NAME behind the recipe")
-    made.choices[group] = str(name)
-    _merge_file(made, folder / group / f"{name}.yaml", folder, group, {}, depth + 1)
-
-
-def resolve(entries: Mapping[str, Entry]) -> dict[str, Entry]:
-    """The entries with `${a.b}` filled in. A value that needs a resolver or a missing key becomes `Unresolved`.
-
-    Raises:
-        RecipeError: interpolations expand beyond 20,000 lookups or 10,000 characters.
-    """
-    resolver = _Resolver(entries)
-    return {
-        key: Entry(value=resolver.resolved(its.value, key, 0), where=its.where, is_default=its.is_default)
-        for key, its in entries.items()
-    }
-
-
-@dataclass
-class _Resolver:
-    """Fills in interpolations. It limits their number because a few nested ones can exhaust the memory."""
-
-    entries: Mapping[str, Entry]
-    num_lookups: int = 0
-
-    def resolved(self, value: Any, key: str, depth: int) -> Any:
-        """The value of `key` with all its interpolations filled in."""
-        if isinstance(value, list):
-            return [self.resolved(item, key, depth) for item in value]
-        if value == "???":
-            return Unresolved(value, "a value that must be given")
-        if not isinstance(value, str) or "${" not in value:
-            return value
-        if depth > _MAX_DEPTH:
-            return Unresolved(value, "an interpolation that leads back to itself")
-        if len(value) > _MAX_TEXT:
-            raise recipe_error(
-                self.entries[key].where, f"{cut(key)}: interpolations make it longer than {_MAX_TEXT} characters"
-            )
-        if whole := _INTERPOLATION.fullmatch(value):
-            return self._looked_up(whole[1].strip(), value, key, depth)
-        return self._filled(value, key, depth)
-
-    def _filled(self, value: str, key: str, depth: int) -> Any:
-        """A text that contains interpolations, with all of them filled in."""
-        parts = [self._looked_up(name.strip(), value, key, depth) for name in _INTERPOLATION.findall(value)]
-        if any(isinstance(part, Unresolved) for part in parts) or not parts:
-            return Unresolved(value, "an interpolation that planner cannot resolve")
-        filled = iter(parts)
-        return self.resolved(_INTERPOLATION.sub(lambda _: str(next(filled)), value), key, depth + 1)
-
-    def _looked_up(self, name: str, value: str, key: str, depth: int) -> Any:
-        self.num_lookups += 1
-        if self.num_lookups > _MAX_LOOKUPS:
-            raise recipe_error(
-                self.entries[key].where, f"found more than {_MAX_LOOKUPS} interpolations. Correct {cut(key)}"
-            )
-        if ":" in name:
-            return Unresolved(value, f"an interpolation that only Hydra can resolve ({cut(name.partition(':')[0])})")
-        if name.startswith("."):
-            name = ".".join([*key.split(".")[:-1], name.lstrip(".")])
-        if name not in self.entries:
-            return Unresolved(value, f"an interpolation to {cut(name)}, which does not exist")
-        return self.resolved(self.entries[name].value, name, depth + 1)

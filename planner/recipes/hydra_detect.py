@@ -1,12 +1,11 @@
 """Tells the DPO repository's recipes from those of HALOs by their keys: both are Hydra with the same file names."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.files.messages import cut
-from planner.recipes import hydra, hydra_signatures, unsupported
+from planner.recipes import hydra, hydra_files, hydra_options, hydra_signatures, unsupported
 from planner.recipes.command import HYDRA_SCRIPTS
-from planner.recipes.config_reader import mapping_of, text_of
 from planner.recipes.entries import COMMAND_LINE, Entry, KeyReader, flat
 from planner.recipes.scalars import Unresolved
 from planner.recipes.source import RecipeSource
@@ -14,8 +13,6 @@ from planner.recipes.trl_keys import KNOWN
 
 GROUPS = ("model", "loss")
 """Hydra's groups in both systems: `model=pythia69` chooses a file"""
-# Options of Hydra itself.
-_HYDRAS_OPTIONS = ("--config-", "--multirun", "--run", "--cfg", "--package", "--resolve", "--info", "--experimental")
 _EXAMPLES = {
     False: "the DPO repository (loss=dpo, model=pythia69, trainer=FSDPTrainer, datasets)",
     True: "HALOs (loss=kto, model=llama, train_datasets, model.batch_size)",
@@ -64,8 +61,7 @@ def _is_hydras(found: RecipeSource) -> bool:
 def _is_named_like_halos(found: RecipeSource) -> bool:
     """Whether the batch size is below `model`, or for a bare command whether the script is launch.py."""
     if found.folder is not None:
-        file = found.folder / "config.yaml"
-        return "batch_size" not in mapping_of(text_of(file), str(file))
+        return "batch_size" not in hydra_files.read(hydra_files.path_of(found.folder, found.primary)).tree
     if found.command:
         return found.command.script == "launch.py"
     model = found.tree.get("model")
@@ -75,10 +71,8 @@ def _is_named_like_halos(found: RecipeSource) -> bool:
 
 def _foreign_options(found: RecipeSource) -> list[str]:
     """Arguments such as `--name`, which no Hydra script takes."""
-    arguments = found.arguments if found.command else ()
-    return [
-        argument for argument in arguments if argument.startswith("--") and not argument.startswith(_HYDRAS_OPTIONS)
-    ]
+    arguments = hydra_options.read(found.arguments).arguments if found.command else ()
+    return [argument for argument in arguments if argument.startswith("--")]
 
 
 def _of_options(script: str, options: list[str]) -> str:
@@ -104,11 +98,24 @@ def _marks(found: RecipeSource) -> _Marks:
         return _Marks(entries=resolved(found), choices={})
     _, arguments = without_choices(found)
     if found.folder is not None:
-        made = hydra.compose({}, found.folder, arguments, source=found.source, groups=GROUPS, env=found.env)
+        made = composed(found, {}, arguments, found.env)
         return _Marks(entries=made.entries, choices=made.choices)
     overrides = hydra.parse_overrides(arguments)[0]
     said = {its.key: Entry(value=its.value, where=found.source) for its in overrides if its.key not in GROUPS}
     return _Marks(entries=said, choices=chosen(overrides))
+
+
+def composed(
+    found: RecipeSource,
+    base: Mapping[str, Entry],
+    arguments: Sequence[str],
+    env: Mapping[str, str],
+    new: Sequence[str] = (),
+) -> hydra.Composed:
+    """The configuration of a recipe. `base` and `new` are as in `hydra.compose`."""
+    return hydra.compose(
+        base, found.folder, arguments, source=found.source, groups=GROUPS, env=env, primary=found.primary, new=new
+    )
 
 
 def _has_own(its: _Marks, *, is_halos: bool) -> bool:
@@ -117,11 +124,11 @@ def _has_own(its: _Marks, *, is_halos: bool) -> bool:
 
 def chosen(overrides: list[hydra.Override]) -> dict[str, str]:
     """The choice of each of Hydra's groups."""
-    return {its.key: str(its.value) for its in overrides if its.key in GROUPS}
+    return {its.key: str(its.value) for its in overrides if its.key in GROUPS and its.sign != "~"}
 
 
 def without_choices(found: RecipeSource) -> tuple[dict[str, Unresolved], list[str]]:
-    """The groups whose choice is an unset variable, and the arguments without them.
+    """The groups whose choice is an unset variable, and the arguments without them and without Hydra's options.
 
     A missing `loss` becomes `loss=sft`, so that reading continues and one error names all missing variables. In a
     folder the choice decides which file to read, so there reading ends.
@@ -129,14 +136,15 @@ def without_choices(found: RecipeSource) -> tuple[dict[str, Unresolved], list[st
     Raises:
         RecipeError: such a choice is missing and the recipe has a folder.
     """
-    overrides = hydra.parse_overrides(found.arguments)[0]
+    given = hydra_options.read(found.arguments).arguments
+    overrides = hydra.parse_overrides(given)[0]
     missing = {its.key: its.value for its in overrides if its.key in GROUPS and isinstance(its.value, Unresolved)}
     if missing and found.folder is not None:
         keys = KeyReader(source=found.source, entries={})
         for key, value in missing.items():
             keys.unresolved(key, value, COMMAND_LINE)
         keys.raise_mistakes()
-    arguments = [argument for argument in found.arguments if argument.partition("=")[0].lstrip("+") not in missing]
+    arguments = [argument for argument in given if argument.partition("=")[0].lstrip("+") not in missing]
     return missing, [*arguments, *(["loss=sft"] if "loss" in missing else [])]
 
 

@@ -6,13 +6,14 @@ from functools import partial
 
 from planner.base.disk import is_file
 from planner.files.messages import cut
-from planner.recipes import dpo, halos, hydra
+from planner.recipes import dpo, forks, halos, hydra, hydra_options
 from planner.recipes.accelerate import read_launch
 from planner.recipes.config_reader import text_of
+from planner.recipes.dpo_batching import DpoFacts
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.entries import COMMAND_LINE, KeyReader
-from planner.recipes.halos_batching import Meaning
-from planner.recipes.hydra_detect import GROUPS, chosen, detect, near_miss, resolved, without_choices
+from planner.recipes.halos_batching import HalosFacts, Meaning
+from planner.recipes.hydra_detect import GROUPS, chosen, composed, detect, near_miss, resolved, without_choices
 from planner.recipes.launcher import launch_of
 from planner.recipes.recipe import Recipe
 from planner.recipes.render_hydra import render_dpo, render_halos, to_dpo, to_halos
@@ -20,6 +21,7 @@ from planner.recipes.scalars import has_shell
 from planner.recipes.source import RecipeSource
 from planner.recipes.system import System
 from planner.recipes.trackers import variables_of
+from planner.recipes.upstream_defaults import DPO_DEFAULTS, HALOS_DEFAULTS
 
 
 def read(found: RecipeSource, options: RecipeOptions, *, is_halos: bool) -> Recipe:
@@ -33,26 +35,64 @@ def read(found: RecipeSource, options: RecipeOptions, *, is_halos: bool) -> Reci
     if found.command and found.command.script == "train.py":
         options = _with_devices(options, found.command.launcher)
     missing, arguments = without_choices(found)
-    base = {}
+    hydras = hydra_options.read(found.arguments)
+    base, new = {}, []
     if found.folder is None:
-        base = (halos if is_halos else dpo).base(chosen(hydra.parse_overrides(arguments)[0]))
-    made = hydra.compose(base, found.folder, arguments, source=found.source, groups=GROUPS, env=options.env)
+        overrides = hydra.parse_overrides(arguments)[0]
+        base = (halos if is_halos else dpo).base(chosen(overrides))
+        is_fork = not is_halos and chosen(overrides).get("loss", "dpo") not in dpo.LOSSES
+        new = [key for key in forks.new_keys(overrides, base, is_fork=is_fork) if key not in GROUPS]
+    made = composed(found, base, arguments, options.env, new)
     keys = KeyReader(source=found.source, entries=made.entries, is_for_job=options.is_for_job)
     if found.command:
         options = replace(options, env={**found.command.environment, **options.env})
     for key, value in missing.items():
         keys.unresolved(key, value, COMMAND_LINE)
-    recipe = _of_keys(keys, made.choices, found, options, is_halos=is_halos)
+    _refuse_no_training(keys, made, hydras, is_halos=is_halos)
+    recipe = _of_keys(keys, made, found, options, is_halos=is_halos)
+    _note_arguments(recipe, keys, made, hydras, found)
+    keys.raise_mistakes()
+    theirs = found.arguments if found.command else ()
+    unread = cut(", ".join(argument for argument in made.arguments if argument not in found.user_arguments), 120)
+    if unread and isinstance(recipe.foreign, DpoFacts | HalosFacts):
+        recipe = replace(recipe, foreign=replace(recipe.foreign, unread=unread))
+    return replace(recipe, arguments=theirs, environment=variables_of(options.env))
+
+
+def _refuse_no_training(
+    keys: KeyReader, made: hydra.Composed, hydras: hydra_options.HydraOptions, *, is_halos: bool
+) -> None:
+    """Refuses options with which Hydra trains nothing, and the removal of keys that the system reads."""
+    if hydras.no_training:
+        keys.wrong(f"{hydras.no_training}: with it Hydra does not train this configuration. Remove it")
+    if hydras.is_multirun and (params := [text for text in made.hydras if "hydra.sweeper" in text]):
+        keys.wrong(f"--multirun: {cut(params[0])} makes several runs. Remove --multirun, and write one run's values")
+    system, known = ("HALOs", HALOS_DEFAULTS) if is_halos else ("the DPO repository", DPO_DEFAULTS)
+    for key in made.deleted:
+        if key in known or any(name.startswith(f"{key}.") for name in known):
+            keys.wrong(f"~{cut(key)}: {system} reads this key, so it would not start. Remove the override")
+
+
+def _note_arguments(
+    recipe: Recipe,
+    keys: KeyReader,
+    made: hydra.Composed,
+    hydras: hydra_options.HydraOptions,
+    found: RecipeSource,
+) -> None:
+    """Notes Hydra's own settings, and arguments that are no overrides. Hydra refuses those without a variable."""
+    for argument in made.hydras:
+        recipe.draft.drop(cut(argument), "a setting of Hydra's own, which concerns no key of the recipe")
+    for argument in hydras.taken:
+        why = "one run, because no override has several values" if argument in {"-m", "--multirun"} else "read"
+        recipe.draft.drop(cut(argument), f"an option of Hydra's own: {why}")
     for argument in made.arguments:
         if argument in found.user_arguments:
             keys.wrong(f"{cut(argument)}: neither an option of planner nor key=value. Remove it")
-        elif argument.startswith("-"):
-            recipe.draft.drop(cut(argument), "an option of Hydra, but planner reads config.yaml as it is, once")
+        elif "$" in argument or "`" in argument:
+            recipe.draft.drop(cut(argument), "arguments in a variable that is not set. --env NAME=VALUE sets it")
         else:
-            recipe.draft.drop(cut(argument), "not an override, and planner cannot resolve it")
-    keys.raise_mistakes()
-    theirs = found.arguments if found.command else ()
-    return replace(recipe, arguments=theirs, environment=variables_of(options.env))
+            keys.wrong(f"{cut(argument)}: not KEY=VALUE as Hydra reads it, so the script would not start. Correct it")
 
 
 def _of_file(found: RecipeSource, options: RecipeOptions, *, is_halos: bool) -> Recipe:
@@ -63,7 +103,7 @@ def _of_file(found: RecipeSource, options: RecipeOptions, *, is_halos: bool) -> 
     keys.mistakes += [
         f"{cut(argument)}: neither an option of planner nor key=value. Remove it" for argument in made.arguments
     ]
-    recipe = _of_keys(keys, {}, found, options, is_halos=is_halos)
+    recipe = _of_keys(keys, made, found, options, is_halos=is_halos)
     keys.raise_mistakes()
     return recipe
 
@@ -76,7 +116,7 @@ def _with_devices(options: RecipeOptions, launcher: Mapping[str, str]) -> Recipe
 
 
 def _of_keys(
-    keys: KeyReader, choices: dict[str, str], found: RecipeSource, options: RecipeOptions, *, is_halos: bool
+    keys: KeyReader, made: hydra.Composed, found: RecipeSource, options: RecipeOptions, *, is_halos: bool
 ) -> Recipe:
     top, below = keys.has("batch_size"), keys.has("model.batch_size")
     if top and below:
@@ -85,7 +125,7 @@ def _of_keys(
         )
         keys.raise_mistakes()
     if not is_halos:
-        return dpo.read(keys, choices, options)
+        return dpo.read(keys, made.choices, options, used=frozenset(made.used))
     launch = launch_of(found.command, options, keys, found.source) if found.command else None
     if options.accelerate and launch is None:
         launch = read_launch(options.accelerate)
@@ -95,7 +135,8 @@ def _of_keys(
             "Leave one of them out"
         )
     group = found.command.group_size if found.command else None
-    return halos.read(keys, choices, options, commented=_meaning_in_files(found), launch=launch, group=group)
+    commented, used = _meaning_in_files(found), frozenset(made.used)
+    return halos.read(keys, made.choices, options, commented=commented, launch=launch, group=group, used=used)
 
 
 def _meaning_in_files(found: RecipeSource) -> Meaning | None:

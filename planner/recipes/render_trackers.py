@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from planner.job import Job
 from planner.job.tracking import MlflowTracking, TensorboardTracking, TrackioTracking, WandbTracking
+from planner.recipes.hydra_grammar import is_plain_text
 from planner.recipes.rendering import Rendering
-from planner.recipes.scalars import hydra_value
 
 UNNAMED = "exp_name=NAME"
 """the override for a name that the user has yet to write"""
@@ -129,7 +129,7 @@ def _set(rendering: Rendering, variables: Mapping[str, str]) -> None:
 
 def _override(key: str, value: str) -> str:
     """`key=value` as one word of a shell, with Hydra's quotes where the value would not be a text without them."""
-    if not _BARE.fullmatch(value) or hydra_value(value) != value:
+    if not _BARE.fullmatch(value) or not is_plain_text(value):
         value = f"'{value}'" if '"' in value else f'"{value}"'
     return shlex.quote(f"{key}={value}")
 

@@ -54,16 +54,6 @@ def scalar(text: str) -> Any:
     return text
 
 
-def hydra_value(text: str) -> Any:
-    """The value behind the `=` of an override: a scalar, a quoted text, or a list of these."""
-    text = text.strip()
-    if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
-        return text[1:-1]
-    if text.startswith("[") and text.endswith("]"):
-        return [hydra_value(item) for item in text[1:-1].split(",") if item.strip()]
-    return scalar(text)
-
-
 def written(value: Any) -> str:
     """A value as text for a command line."""
     if value is None:

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from planner.base.disk import is_file
 from planner.files.messages import cut
-from planner.recipes import unsupported
+from planner.recipes import checkout, unsupported
 from planner.recipes.command import Command, command_of, continued, is_command, other_of_trl, starts_program
 from planner.recipes.config_reader import mapping_of, recipe_error, text_of
 from planner.recipes.entries import flat
@@ -36,6 +35,8 @@ class RecipeSource:
     """keys and values of a file, empty for any other kind"""
     folder: Path | None = None
     """the folder of Hydra's files. A command has one if its script is in a checkout"""
+    primary: str = "config"
+    """the name of the first of Hydra's files"""
     command: Command | None = None
     arguments: tuple[str, ...] = ()
     """overrides: those of the recipe's own command, then those of the user"""
@@ -97,8 +98,9 @@ def _file(found: RecipeSource) -> RecipeSource:
             return _script(found)
     repeats: list[RepeatedKey] = []
     tree = mapping_of(text, found.source, repeats)
-    if isinstance(tree.get("defaults"), list) and place.name == "config.yaml":
-        return replace(found, kind="folder", folder=place.parent)
+    if isinstance(tree.get("defaults"), list):
+        keys = tuple(flat(tree, found.source))
+        return replace(found, kind="folder", folder=place.parent, primary=place.stem, keys=keys)
     return replace(found, tree=tree, keys=tuple(flat(tree, found.source)), repeats=tuple(repeats))
 
 
@@ -110,11 +112,10 @@ def _toml(text: str) -> dict[str, Any]:
 
 
 def _folder(found: RecipeSource) -> RecipeSource:
-    """A Hydra configuration: the folder itself, or `config/` in the folder of a checkout."""
+    """A Hydra configuration: the folder itself, or that of a checkout, which is `config/` by default."""
     place = Path(found.path)
-    for folder in (place, place / "config"):
-        if is_file(folder / "config.yaml"):
-            return replace(found, kind="folder", source=str(folder), folder=folder)
+    if made := checkout.of_folder(place, found.user_arguments):
+        return replace(found, kind="folder", source=str(made.folder), folder=made.folder, primary=made.primary)
     near = cut(", ".join(sorted(file.name for file in place.glob("*.y*ml"))), 200)
     hint = f" or the path of a file in it ({near})" if near else ""
     raise recipe_error(
@@ -123,15 +124,17 @@ def _folder(found: RecipeSource) -> RecipeSource:
 
 
 def _command(found: RecipeSource, beside: Path | None) -> RecipeSource:
-    """A training command, with the Hydra folder of the checkout that contains its script, if any."""
+    """A training command, with the configuration of the checkout that contains its script, if any."""
     command = command_of(found.text, found.source, found.env)
-    folders = [] if beside is None else [beside / "config", beside.parent / "config", beside]
+    made = checkout.of_command(command, found.text, beside, found.source)
     arguments = (*command.arguments, *found.user_arguments)
     return replace(
         found,
         kind="command",
+        source=f"{found.source} with {made.file}" if made and beside is None else found.source,
         command=command,
-        folder=next((each for each in folders if is_file(each / "config.yaml") and (each / "model").is_dir()), None),
+        folder=made.folder if made else None,
+        primary=made.primary if made else "config",
         arguments=arguments,
         program=" ".join([*command.launched, command.path, *arguments[:1]]),
         keys=tuple(unsupported.option_names(arguments)),

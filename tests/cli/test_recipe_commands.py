@@ -324,7 +324,7 @@ def test_a_loss_of_escape_codes_does_not_reach_the_terminal(tmp_path, cli):
     """planner does not know that loss, and escapes its name."""
     script = tmp_path / "launch.sh"
     script.write_text(
-        "accelerate launch --config_file accelerate_config/fsdp_4gpu.yaml launch.py loss=\x1b[31mred model=llama "
+        "accelerate launch --config_file accelerate_config/fsdp_4gpu.yaml launch.py \"loss='\x1b[31mred'\" model=llama "
         "train_datasets=[ultrabin] test_datasets=[ultrabin] ++model.batch_size=8 "
         "++model.gradient_accumulation_steps=8\n"
     )

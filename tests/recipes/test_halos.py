@@ -182,6 +182,22 @@ def test_keys_of_humanline_without_it_are_dropped_with_a_reason():
     assert "humanline=true" in dropped["log_epsilon_P"]
 
 
+@pytest.mark.parametrize(("arguments", "clip"), [((), None), (("++model.max_grad_norm=5",), 5.0)])
+def test_a_loop_of_ones_own_does_not_clip_by_a_default_of_planners(arguments, clip):
+    """HALOs clips to the norm in its config/model/, which planner does not know."""
+    recipe = bare("ppo", *arguments)
+    assert job_of(recipe)[0].train.clip_norm == clip
+    said = [text for text in recipe.draft.to_do if text.startswith("train.clip_norm")]
+    assert len(said) == (0 if clip else 1)
+    assert all("this job does not clip. HALOs clips to model.max_grad_norm of config/model/" in text for text in said)
+
+
+def test_a_norm_that_planner_puts_into_a_job_is_said():
+    recipe = bare("kto")
+    assert job_of(recipe)[0].train.clip_norm == 1.0
+    assert any("1.0 is planner's default" in text and "HALOs clips to" in text for text in recipe.draft.to_do)
+
+
 # -- the number of steps
 
 
