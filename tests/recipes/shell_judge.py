@@ -84,7 +84,7 @@ def bash(scripts, folder):
 
 
 def _started(case):
-    """The programs that a script started, and whether an expression or a redirection failed (bash drops such a command)."""
+    """The programs that a script started, and whether bash left a command out, as it does after a wrong expression."""
     said = Path(f"{case}.err").read_text(errors="replace")
     has_failed = any(text in said for text in _FAILURES)
     return _calls(Path(f"{case}.calls").read_text()), has_failed
