@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 
 from planner.files.messages import cut
-from planner.recipes import handbook_v03, unsupported
+from planner.recipes import handbook_v03, trainer_fields, unsupported
 from planner.recipes.config_reader import recipe_error
 from planner.recipes.entries import KeyReader
 from planner.recipes.trl_keys import KNOWN, TRUE_BY_DEFAULT
@@ -23,19 +23,8 @@ _MOST_SHOWN = 8
 _LEAST_ALIKE = 0.82
 # Keys with these beginnings say where results go. The recipe trains the same without them.
 _HARMLESS = ("hub_", "logging_", "report_", "save_", "wandb_", "trackio_", "mlflow_", "swanlab_")
-# Options of `accelerate launch` (accelerate 1.15), which the command `trl` takes also from its file.
-_OPTIONS_OF_ACCELERATE = """
-accelerate_config aws_access_key_id aws_secret_access_key config_file cpu downcast_bf16 enable_cpu_affinity gpu_ids
-gradient_clipping help log_dir machine_rank main_process_ip main_process_port main_training_function max_restarts
-mixed_precision module monitor_interval mpirun_hostfile multi_gpu no_python no_tpu_cluster
-num_cpu_threads_per_process num_machines num_processes quiet rdzv_backend rdzv_conf role same_network tee tpu
-tpu_cluster tpu_use_sudo use_deepspeed use_fsdp use_megatron_lm use_parallelism_config vm zero_stage
-"""
-_LAUNCHER = frozenset(_OPTIONS_OF_ACCELERATE.split())
-_LAUNCHERS_PREFIXES = (
-    "deepspeed_", "dynamo_", "fp8_", "fsdp_", "megatron_lm_", "offload_optimizer_", "offload_param_",
-    "parallelism_config_", "zero3_",
-)  # fmt: skip
+# Options of accelerate, torchrun and deepspeed. The command `trl` takes those of accelerate also from its file.
+_LAUNCHERS = trainer_fields.names("accelerate launch")
 _UNKNOWN = "TRL does not know this key and refuses the recipe"
 
 
@@ -133,13 +122,13 @@ def _may_decide(key: str) -> bool:
 
 
 def _is_of_launcher(key: str) -> bool:
-    return key in _LAUNCHER or key.startswith(_LAUNCHERS_PREFIXES)
+    return key in _LAUNCHERS or key == "accelerate_config"
 
 
 def _what_to_do(key: str) -> str:
     if _is_of_launcher(key):
-        move = f"Move it before a script: accelerate launch --{cut(key)} VALUE scripts/METHOD.py"
-        return f"an option of accelerate, which planner does not read here. {move}"
+        write = "Write it before the script, such as accelerate launch --num_processes 8 scripts/METHOD.py"
+        return f"an option of a launcher, which planner does not read here. {write}"
     if near := _near(key):
         return f"{_UNKNOWN}. Did you mean {near}?"
     if _may_decide(key):
