@@ -28,6 +28,11 @@ class DpoFacts(Sliced):
     fork: Fork
     """what the recipe has that the repository does not have"""
 
+    @property
+    def has_own_trainer(self) -> bool:
+        """Whether the repository does not have the recipe's trainer."""
+        return "trainer" in self.fork.loss
+
     def empty_text(self) -> str:
         """What this recipe's model does with an empty batch."""
         if self.block in _REFUSE_EMPTY:

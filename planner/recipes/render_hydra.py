@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Sequence
 
 from planner.job import AdamW, HfModel
+from planner.recipes.dpo_batching import DpoFacts
 from planner.recipes.recipe import Rewrite
 from planner.recipes.render_trackers import UNNAMED, experiment, trackers_to_hydra
 from planner.recipes.rendering import (
@@ -205,7 +206,14 @@ def render_dpo(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
         f"eval_batch_size={evaluated}",
     ]
     start = f"{split.assignments}CUDA_VISIBLE_DEVICES={devices} python -u train.py"
-    return Rewrite(command=" ".join([start, *_or_theirs(split, arguments), "trainer=FSDPTrainer", *sizes]), notes=notes)
+    trainer = shlex.quote(f"trainer={_trainer(split)}")
+    return Rewrite(command=" ".join([start, *_or_theirs(split, arguments), trainer, *sizes]), notes=notes)
+
+
+def _trainer(split: BatchSplit) -> str:
+    """FSDPTrainer, or the recipe's own trainer if the repository does not have it, since that computes its loss."""
+    facts = split.recipe.foreign
+    return facts.trainer if split.is_own and isinstance(facts, DpoFacts) and facts.has_own_trainer else "FSDPTrainer"
 
 
 def render_halos(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:

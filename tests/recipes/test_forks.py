@@ -191,6 +191,12 @@ def test_a_forks_own_command_keeps_its_loss():
     assert any("loss.mode_loss=DrDPO" in text for text in rewrite(recipe, "trl", 8).unsaid)
 
 
+def test_a_forks_own_command_keeps_its_trainer():
+    recipe = read_recipe(TRAIN.replace("trainer=FSDP", "trainer=DrFSDP"), (), RecipeOptions(gpus=4))
+    assert " trainer=DrFSDPTrainer " in rewrite(recipe, "dpo", 8).command
+    assert " trainer=FSDPTrainer " in rewrite(read_recipe(TRAIN, (), RecipeOptions(gpus=4)), "dpo", 8).command
+
+
 # -- the checkout counts
 
 
