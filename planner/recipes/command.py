@@ -45,7 +45,7 @@ _OTHER_TRL = re.compile(r"(?:^|\s)trl\s+([a-z][\w-]*)")
 _BEGINS_TRAINING = re.compile(r"\S*(?:python[\d.]*|torchrun|accelerate|deepspeed|trl|uvx?|srun|[\w/]*\.py)\s")
 # A word that is no program, so that a backslash is missing at the end of the line before it.
 _IS_ARGUMENT = re.compile(r"--\w|\++[A-Za-z_][\w.]*=|[A-Za-z_]\w*\.[\w.]+=", re.ASCII)
-_LAST_BACKSLASH = re.compile(r"(?<!\\)\\\s*\Z")
+_LAST_BACKSLASH = re.compile(r"(?<!\\)((?:\\\\)*)\\\Z")
 _SAMPLES = "--num_samples_per_prompt"
 _PASSED_ON = {
     "--num_processes": "--num_processes",
@@ -178,7 +178,7 @@ def _follow(script: Script, finder: _Finder, env: Mapping[str, str]) -> None:
     follower = Follower(visit=finder.visit, hints=_HINT)
     try:
         # bash ignores a backslash that ends a file, and a command that was cut out of a README may have one.
-        follower.follow(_LAST_BACKSLASH.sub("", script.text), shell, script.before)
+        follower.follow(_LAST_BACKSLASH.sub(r"\1", script.text), shell, script.before)
         for name in [] if finder.found else list(shell.functions):
             if name not in follower.called:
                 follower.call(name, shell, None)

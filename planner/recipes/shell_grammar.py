@@ -12,6 +12,7 @@ from planner.recipes.shell_words import HereDocument, Lexer, Token, Word
 
 # Far above any real script.
 _MOST_CHARACTERS = 300_000
+_MOST_LEVELS = 6
 _MOST_COMMANDS = 20_000
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -37,7 +38,8 @@ def parse(text: str) -> tuple[Node, ...]:
 class _Parser:
     """Recursive descent, at most 40 levels deep."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, level: int = 0) -> None:
+        self.level = level
         self.lexer = Lexer(text)
         self.token = self.lexer.token()
         self.depth = 0
@@ -55,6 +57,10 @@ class _Parser:
 
     def _next(self) -> Token:
         token, self.token = self.token, self.lexer.token()
+        for part in token.word.parts if token.word and self.level < _MOST_LEVELS else ():
+            # bash refuses a script with a `$(...)` that is no script.
+            if part.kind == "command" and part.text:
+                _Parser(part.text, self.level + 1).script()
         return token
 
     def _is(self, *operators: str) -> bool:
@@ -302,7 +308,7 @@ class _Parser:
                     self._next()
                     self._expect(")")
                     return [self._function(word.raw)]
-        if not (words or assignments or has_redirection) or (words and words[0].raw in (*_RESERVED_ENDS, "]]")):
+        if not (words or assignments or has_redirection) or (words and words[0].raw in (*_RESERVED_ENDS, "]]", "!")):
             raise self._unexpected()
         return [Simple(tuple(assignments), tuple(words), line, stdin[-1] if stdin else None)]
 
