@@ -53,7 +53,11 @@ class DeepSpeedSizes:
     def notes(self, gpus: int, micro: int, accumulation: int) -> list[str]:
         """What the user must change in DeepSpeed's file for other sizes, a text for each."""
         others = self._others(gpus, micro, accumulation)
-        return [f"{name} is {its} in {self.source}: write {ours} there" for name, its, ours in others]
+        missing = self.lacks_steps and accumulation > 1
+        return [
+            *(f"{name} is {its} in {self.source}: write {ours} there" for name, its, ours in others),
+            *([f"{_STEPS} is not in {self.source}: write auto there"] if missing else []),
+        ]
 
     def _others(self, gpus: int, micro: int, accumulation: int) -> list[tuple[str, int, int]]:
         rows = (

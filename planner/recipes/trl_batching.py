@@ -44,6 +44,8 @@ class TrlFacts:
     num_generations: int | None
     generation_batch: int | None
     steps_per_generation: int
+    names_steps: bool
+    """whether the recipe names steps_per_generation"""
     launch_kind: str
     epochs: float | None
     max_steps: int | None
@@ -78,8 +80,9 @@ class TrlFacts:
 
     def takes(self, gpus: int, micro: int, accumulation: int) -> bool:
         """Whether TRL would train exactly the same batch with another split."""
+        steps = self.steps_per_generation if self.names_steps else accumulation
         other = replace(
-            self, micro=micro, accumulation=accumulation, steps_per_generation=accumulation,
+            self, micro=micro, accumulation=accumulation, steps_per_generation=steps,
             splits_batches=False, deepspeed=None, mesh=None, launch_kind="",
         )  # fmt: skip
         return other.outcome(gpus).verdict == "exact"

@@ -54,6 +54,7 @@ def facts_of(
         eval_generations=keys.whole("num_generations_eval", num_generations or 8),
         # TRL takes its default before the Trainer reads num_steps.
         steps_per_generation=keys.whole("steps_per_generation", keys.whole("gradient_accumulation_steps", 1)),
+        names_steps=keys.has("steps_per_generation"),
         deepspeed=sizes.deepspeed,
         mesh=launch.mesh if launch else None,
         accelerator=sizes.accelerator,

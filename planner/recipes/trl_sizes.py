@@ -99,7 +99,9 @@ def expand(keys: KeyReader) -> None:
         found = _object_in(keys, key, entry)
         if found is not None:
             tree, where, converts = found
-            del entries[key]
+            # An empty object stays: it stands for the file's own section.
+            entries[key] = replace(entry, value={})
+            entries = {name: its for name, its in entries.items() if name != key or not tree}
             entries = flat(_converted(tree) if converts else tree, where, prefix=f"{key}.") | entries
     keys.entries = entries
 
@@ -192,7 +194,7 @@ def _without_sizes(keys: KeyReader) -> dict[str, Any] | None:
     """accelerator_config for a command that writes its own batch sizes. None if the recipe does not have it."""
     prefix = "accelerator_config."
     found = {key.removeprefix(prefix): its.value for key, its in keys.entries.items() if key.startswith(prefix)}
-    if not found:
+    if not found and "accelerator_config" not in keys.entries:
         return None
     tree: dict[str, Any] = {}
     for name, value in found.items():

@@ -39,7 +39,13 @@ def main() -> None:
             print(case.command, *case.yaml, *trainer_cases.compared(case), sep="\n")
     for text in wrong[:_SHOWN]:
         print(f"FAILED {text}\n", flush=True)
-    row = {"seed": arguments.seed, "cases": len(numbers), **counts, "seconds": round(time.monotonic() - began)}
+    row = {
+        "seed": arguments.seed,
+        "cases": len(numbers),
+        **counts,
+        "wrong": len(wrong),
+        "seconds": round(time.monotonic() - began),
+    }
     if arguments.results:
         sys.path.insert(0, str(_ROOT / "bench"))
         from _results import write

@@ -361,6 +361,23 @@ def test_sizes_in_a_deepspeed_file_are_named_when_they_must_change(tmp_path):
     assert f"gradient_accumulation_steps is 2 in {file}: write 4 there" in rewrite(recipe, "trl", 2).notes
 
 
+def test_a_rewritten_command_replaces_what_an_empty_option_replaced(tmp_path):
+    """The recipe's option took split_batches of the file away."""
+    file = tmp_path / "config.yaml"
+    file.write_text("per_device_train_batch_size: 4\naccelerator_config: {split_batches: true}\n")
+    recipe = read_recipe(_command("--config", str(file), "--accelerator_config={}"), (), ONLY_BATCH)
+    made = rewrite(recipe, "trl", 2)
+    assert trainer_judge.batch_at(_written(made.command), 2) == recipe.global_batch == 16
+
+
+def test_steps_that_a_deepspeed_file_lacks_are_named_when_there_are_several():
+    text = '{"zero_optimization": {"stage": 2}}'
+    recipe = read_recipe(_command("--per_device_train_batch_size", "4", "--deepspeed", text), (), ONLY_BATCH)
+    assert "gradient_accumulation_steps is not in the command line: write auto there" in rewrite(recipe, "trl", 1).notes
+    with pytest.raises(RecipeError, match="has no gradient_accumulation_steps"):
+        _planner(*SIZES, "--deepspeed", text)
+
+
 def test_a_rewritten_command_keeps_what_does_not_change_the_batch():
     text = '{"split_batches": true, "even_batches": false, "gradient_accumulation_kwargs": {"num_steps": 2}}'
     recipe = read_recipe(_command("--accelerator_config", text, "--seed", "3"), (), ONLY_BATCH)
