@@ -9,19 +9,18 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from planner.recipes.scalars import has_shell
 from planner.recipes.shell_brackets import ShellError
+from planner.recipes.shell_builtins import DECLARING, SETTING, arguments, declared, names_set, set_options
+from planner.recipes.shell_fields import Filled, has_braces
 from planner.recipes.shell_grammar import parse
 from planner.recipes.shell_nodes import Block, Node, Simple, assignment_of
 from planner.recipes.shell_programs import nested_script, program_at, reads_script
-from planner.recipes.shell_values import Filled, Shell, Value, has_braces
+from planner.recipes.shell_values import Shell, Value
 from planner.recipes.shell_words import HereDocument, Lexer, Part, Word, merged
 
 _MOST_STARTS = 50_000
 _MOST_CALLS = 20
 _MOST_SHELLS = 6
-_DECLARING = ("export", "declare", "typeset", "local", "readonly")
-_SETTING = ("read", "mapfile", "readarray", "getopts", "unset", "printf", "let")
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
@@ -108,7 +107,7 @@ class Follower:
         """Follows commands that run maybe or several times. What they change is unknown behind them."""
         shell.layers.append({})
         if block.kind == "loop":
-            for name in _names_set(block.body, shell, set()) | ({block.name} if block.name else set()):
+            for name in names_set(block.body, shell, set()) | ({block.name} if block.name else set()):
                 shell.set(name, None)
         before, exported = (shell.positional, shell.exports_all), set(shell.exported)
         self._all(block.body, shell)
@@ -132,7 +131,7 @@ class Follower:
                 shell.assign(its)
             return False
         first = node.words[0].raw
-        if first in _DECLARING:
+        if first in DECLARING:
             self._declare(node, shell)
             return False
         if any(word.elements is not None for word in node.words):
@@ -145,14 +144,14 @@ class Follower:
         name = words[0] if words else ""
         if name in {"exit", "return"}:
             return True
-        if name in _SETTING and (name != "printf" or "-v" in words):
+        if name in SETTING and (name != "printf" or "-v" in words):
             for each in words[1:]:
                 for found in _NAME.findall(each) if name == "let" else [each]:
                     shell.set(found, None)
             if name == "unset":
                 shell.exported.difference_update(words[1:])
         elif name == "set":
-            _set(words[1:], shell)
+            set_options(words[1:], shell)
         elif name == "shift":
             known = shell.positional is not None and len(words) == 1
             shell.positional = shell.positional[1:] if known and shell.positional is not None else None
@@ -166,7 +165,7 @@ class Follower:
     def _called(self, node: Simple, words: tuple[str, ...], shell: Shell) -> None:
         for its in node.assignments:
             shell.assign(its)
-        self.call(words[0], shell, _arguments(words[1:]))
+        self.call(words[0], shell, arguments(words[1:]))
         for its in node.assignments:
             shell.set(its.name, None)
 
@@ -203,7 +202,7 @@ class Follower:
                 values[its.name] = None if changes & set(options) else shell.assigned(its)
                 names.append(its.name)
             else:
-                names += _declared(shell.fill(word).words, values, is_local=first == "local")
+                names += declared(shell.fill(word).words, values, is_local=first == "local")
         for name, value in values.items():
             shell.set(name, value)
         if first not in {"export", "readonly"}:
@@ -217,7 +216,7 @@ class Follower:
         """Follows the text that a command gives to another shell."""
         unknown = {name for each in filled for name in each.unknown}
         if found := nested_script(words):
-            text, arguments = found
+            text, behind = found
             at = program_at(words)
             if at is not None and words[at] == "eval":
                 inner = shell
@@ -226,7 +225,7 @@ class Follower:
                     with contextlib.suppress(ShellError):
                         self.follow(text, inner)
             else:
-                inner = _child(shell, node, unknown, _arguments(arguments[1:]))
+                inner = _child(shell, node, unknown, arguments(behind[1:]))
             self._follow_text(text, inner, self._line_of_text(node, text))
         elif node.stdin and reads_script(words):
             made = _document(node.stdin, shell)
@@ -281,50 +280,3 @@ def _document(document: HereDocument, shell: Shell) -> Filled:
     parts: list[Part] = []
     Lexer(document.body).quoted(parts, "")
     return shell.fill(Word(merged(parts), document.body, 0), splits=False)
-
-
-def _declared(texts: Sequence[str], values: dict[str, Value], *, is_local: bool) -> list[str]:
-    """The names that `export` has as texts, `"NAME=VALUE"` or `NAME`. Their values are added to `values`."""
-    names = []
-    for text in texts:
-        name, sign, value = text.partition("=")
-        if sign:
-            name = name.rstrip("+")
-            values[name] = None if text.startswith(f"{name}+") else value
-        elif is_local:
-            values[name] = None
-        names.append(name)
-    return names
-
-
-def _arguments(words: Sequence[str]) -> tuple[str, ...] | None:
-    """The words as arguments. None if one is open, because it may be any number of arguments."""
-    return None if any(map(has_shell, words)) else tuple(words)
-
-
-def _set(words: Sequence[str], shell: Shell) -> None:
-    """`set -- a b` and `set -a`. Other options change no words."""
-    if "--" in words:
-        shell.positional = _arguments(words[words.index("--") + 1 :])
-    elif words and not words[0].startswith(("-", "+")):
-        shell.positional = _arguments(words)
-    for word, after in zip(words, [*words[1:], ""], strict=True):
-        if re.fullmatch(r"[-+][a-z]*a[a-z]*", word) or (word in {"-o", "+o"} and after == "allexport"):
-            shell.exports_all = word.startswith("-")
-
-
-def _names_set(nodes: Sequence[Node], shell: Shell, seen: set[str]) -> set[str]:
-    """The names of all variables that commands may set."""
-    names: set[str] = set()
-    for node in nodes:
-        if isinstance(node, Block):
-            names |= _names_set(node.body, shell, seen) | ({node.name} if node.kind == "loop" and node.name else set())
-            continue
-        names |= {its.name for its in node.assignments}
-        first = node.words[0].raw if node.words else ""
-        if first in _DECLARING or first in _SETTING:
-            names |= {found[0] for word in node.words[1:] if (found := _NAME.match(word.raw))}
-        if first in shell.functions and first not in seen:
-            seen.add(first)
-            names |= _names_set(shell.functions[first], shell, seen)
-    return names

@@ -64,6 +64,7 @@ def test_a_words_quotes_are_kept_until_it_is_split(written, words):
         ("A=1; for i in 1 2; do A=$i; done", "$A $i", ("$A", "$i")),
         ("A=1; true || A=2", "$A", ("$A",)),
         ("(A=1)", "$A", ("$A",)),
+        ("A=1; for i in 1 2; do B=$A; eval A=2; done", "$B", ("$B",)),
         ("read A", "$A", ("$A",)),
         ("A=$(nproc)", "$A $(nproc) `nproc`", ("$A", "$(nproc)", "$(nproc)")),
         ("A=1", "${model}x ${model} ${A%b} $B$A", ("${model:-}x", "$model", "${A%b}", "${B}1")),
