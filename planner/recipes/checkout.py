@@ -6,10 +6,11 @@ from pathlib import Path
 
 from planner.base.disk import is_file
 from planner.files.messages import cut
-from planner.recipes import hydra_options
 from planner.recipes.command import HYDRA_SCRIPTS, Command
 from planner.recipes.config_reader import recipe_error, text_of
-from planner.recipes.hydra_files import is_there, options_of, path_of
+from planner.recipes.hydra.files import is_there, options_of, path_of
+from planner.recipes.hydra.options import HydraOptions
+from planner.recipes.hydra.options import read as read_options
 
 _MAIN = re.compile(r"@hydra\.main\(([^)]*)\)")
 _NAMED = {name: re.compile(rf"{name}\s*=\s*['\"]([^'\"]+)['\"]") for name in ("config_path", "config_name")}
@@ -45,7 +46,7 @@ def of_command(command: Command, text: str, beside: Path | None, source: str) ->
     """
     if command.script not in HYDRA_SCRIPTS:
         return None
-    options = hydra_options.read(command.arguments)
+    options = read_options(command.arguments)
     moved = _MOVED.findall(text)
     start = _expanded(moved[0]) if len(moved) == 1 else Path()
     places = [start] if beside is None else [beside / start, beside, beside.parent]
@@ -69,7 +70,7 @@ def _expanded(path: str) -> Path:
         return Path(path)
 
 
-def _of_script(script: Path, options: hydra_options.HydraOptions) -> Configuration | None:
+def _of_script(script: Path, options: HydraOptions) -> Configuration | None:
     """The configuration that a script reads, None if the script or its configuration is not there."""
     if not is_file(script):
         return None
@@ -85,13 +86,13 @@ def of_script(script: Path) -> Configuration:
     return Configuration(folder=folder, primary=named.get("config_name", "config").removesuffix(".yaml"))
 
 
-def with_options(made: Configuration, options: hydra_options.HydraOptions, place: Path) -> Configuration:
+def with_options(made: Configuration, options: HydraOptions, place: Path) -> Configuration:
     """The configuration with what `--config-path` and `--config-name` say. `place` is the script's folder."""
     folder = place / options.config_path if options.config_path else made.folder
     return Configuration(folder=folder, primary=(options.config_name or made.primary).removesuffix(".yaml"))
 
 
-def _refuse_others(options: hydra_options.HydraOptions, found: Configuration | None, source: str) -> None:
+def _refuse_others(options: HydraOptions, found: Configuration | None, source: str) -> None:
     """Refuses a command that names a configuration that planner has not found."""
     if options.config_dir is not None:
         raise recipe_error(source, f"--config-dir {cut(options.config_dir)}: planner reads one folder. Write its path")
@@ -109,7 +110,7 @@ def of_folder(place: Path, arguments: tuple[str, ...]) -> Configuration | None:
     Raises:
         RecipeError: `--config-name` behind it names a file that is not there.
     """
-    options = hydra_options.read(arguments)
+    options = read_options(arguments)
     scripts = [place / name for name in HYDRA_SCRIPTS if is_file(place / name)]
     candidates = [Configuration(folder=place), *map(of_script, scripts), Configuration(folder=place / "config")]
     for each in candidates:

@@ -1,6 +1,6 @@
 """Finds the one training command in a shell script or a command line, with its launcher's options and its arguments.
 
-`shell_words` to `shell_runs` read the script as bash does. This file decides which of its commands is the training.
+The package `shell` reads the script as bash does. This file decides which of its commands is the training.
 """
 
 import re
@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from planner.files.messages import cut
 from planner.recipes.config_reader import recipe_error
-from planner.recipes.shell_brackets import ShellError
-from planner.recipes.shell_documents import Script, continued, scripts_in
-from planner.recipes.shell_programs import module_named, script_at, script_named
-from planner.recipes.shell_runs import Follower, Started
-from planner.recipes.shell_values import Shell
+from planner.recipes.shell.brackets import ShellError
+from planner.recipes.shell.documents import Script, continued, scripts_in
+from planner.recipes.shell.programs import module_named, script_at, script_named
+from planner.recipes.shell.runs import Follower, Started
+from planner.recipes.shell.values import Shell
 
 __all__ = [
     "HYDRA_SCRIPTS",

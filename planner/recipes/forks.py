@@ -8,7 +8,7 @@ from typing import Any
 
 from planner.recipes.drafting import plain
 from planner.recipes.entries import COMMAND_LINE, Entry, KeyReader
-from planner.recipes.hydra_grammar import Override
+from planner.recipes.hydra.grammar import Override
 from planner.recipes.recipe import Draft, Trap
 from planner.recipes.scalars import Unresolved
 

@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.files.messages import cut
-from planner.recipes import hydra, hydra_files, hydra_options, hydra_signatures, unsupported
+from planner.recipes import hydra_signatures, unsupported
 from planner.recipes.command import HYDRA_SCRIPTS
 from planner.recipes.entries import COMMAND_LINE, Entry, KeyReader, flat
+from planner.recipes.hydra import files, options
+from planner.recipes.hydra.compose import Composed, Override, compose, parse_overrides
 from planner.recipes.scalars import Unresolved
 from planner.recipes.source import RecipeSource
 from planner.recipes.trl_keys import KNOWN
@@ -61,7 +63,7 @@ def _is_hydras(found: RecipeSource) -> bool:
 def _is_named_like_halos(found: RecipeSource) -> bool:
     """Whether the batch size is below `model`, or for a bare command whether the script is launch.py."""
     if found.folder is not None:
-        return "batch_size" not in hydra_files.read(hydra_files.path_of(found.folder, found.primary)).tree
+        return "batch_size" not in files.read(files.path_of(found.folder, found.primary)).tree
     if found.command:
         return found.command.script == "launch.py"
     model = found.tree.get("model")
@@ -71,7 +73,7 @@ def _is_named_like_halos(found: RecipeSource) -> bool:
 
 def _foreign_options(found: RecipeSource) -> list[str]:
     """Arguments such as `--name`, which no Hydra script takes."""
-    arguments = hydra_options.read(found.arguments).arguments if found.command else ()
+    arguments = options.read(found.arguments).arguments if found.command else ()
     return [argument for argument in arguments if argument.startswith("--")]
 
 
@@ -100,7 +102,7 @@ def _marks(found: RecipeSource) -> _Marks:
     if found.folder is not None:
         made = composed(found, {}, arguments, found.env)
         return _Marks(entries=made.entries, choices=made.choices)
-    overrides = hydra.parse_overrides(arguments)[0]
+    overrides = parse_overrides(arguments)[0]
     said = {its.key: Entry(value=its.value, where=found.source) for its in overrides if its.key not in GROUPS}
     return _Marks(entries=said, choices=chosen(overrides))
 
@@ -111,9 +113,9 @@ def composed(
     arguments: Sequence[str],
     env: Mapping[str, str],
     new: Sequence[str] = (),
-) -> hydra.Composed:
-    """The configuration of a recipe. `base` and `new` are as in `hydra.compose`."""
-    return hydra.compose(
+) -> Composed:
+    """The configuration of a recipe. `base` and `new` are as in `compose`."""
+    return compose(
         base, found.folder, arguments, source=found.source, groups=GROUPS, env=env, primary=found.primary, new=new
     )
 
@@ -122,7 +124,7 @@ def _has_own(its: _Marks, *, is_halos: bool) -> bool:
     return (hydra_signatures.is_halos if is_halos else hydra_signatures.is_dpo_repository)(its.entries, its.choices)
 
 
-def chosen(overrides: list[hydra.Override]) -> dict[str, str]:
+def chosen(overrides: list[Override]) -> dict[str, str]:
     """The choice of each of Hydra's groups."""
     return {its.key: str(its.value) for its in overrides if its.key in GROUPS and its.sign != "~"}
 
@@ -136,8 +138,8 @@ def without_choices(found: RecipeSource) -> tuple[dict[str, Unresolved], list[st
     Raises:
         RecipeError: such a choice is missing and the recipe has a folder.
     """
-    given = hydra_options.read(found.arguments).arguments
-    overrides = hydra.parse_overrides(given)[0]
+    given = options.read(found.arguments).arguments
+    overrides = parse_overrides(given)[0]
     missing = {its.key: its.value for its in overrides if its.key in GROUPS and isinstance(its.value, Unresolved)}
     if missing and found.folder is not None:
         keys = KeyReader(source=found.source, entries={})

@@ -6,13 +6,16 @@ from functools import partial
 
 from planner.base.disk import is_file
 from planner.files.messages import cut
-from planner.recipes import dpo, forks, halos, hydra, hydra_options
+from planner.recipes import dpo, forks, halos
 from planner.recipes.accelerate import read_launch
 from planner.recipes.config_reader import text_of
 from planner.recipes.dpo_batching import DpoFacts
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.entries import COMMAND_LINE, KeyReader
 from planner.recipes.halos_batching import HalosFacts, Meaning
+from planner.recipes.hydra.compose import Composed, compose, parse_overrides
+from planner.recipes.hydra.options import HydraOptions
+from planner.recipes.hydra.options import read as read_options
 from planner.recipes.hydra_detect import GROUPS, chosen, composed, detect, near_miss, resolved, without_choices
 from planner.recipes.launcher import launch_of
 from planner.recipes.recipe import Recipe
@@ -35,10 +38,10 @@ def read(found: RecipeSource, options: RecipeOptions, *, is_halos: bool) -> Reci
     if found.command and found.command.script == "train.py":
         options = _with_devices(options, found.command.launcher)
     missing, arguments = without_choices(found)
-    hydras = hydra_options.read(found.arguments)
+    hydras = read_options(found.arguments)
     base, new = {}, []
     if found.folder is None:
-        overrides = hydra.parse_overrides(arguments)[0]
+        overrides = parse_overrides(arguments)[0]
         base = (halos if is_halos else dpo).base(chosen(overrides))
         is_fork = not is_halos and chosen(overrides).get("loss", "dpo") not in dpo.LOSSES
         new = [key for key in forks.new_keys(overrides, base, is_fork=is_fork) if key not in GROUPS]
@@ -59,9 +62,7 @@ def read(found: RecipeSource, options: RecipeOptions, *, is_halos: bool) -> Reci
     return replace(recipe, arguments=theirs, environment=variables_of(options.env))
 
 
-def _refuse_no_training(
-    keys: KeyReader, made: hydra.Composed, hydras: hydra_options.HydraOptions, *, is_halos: bool
-) -> None:
+def _refuse_no_training(keys: KeyReader, made: Composed, hydras: HydraOptions, *, is_halos: bool) -> None:
     """Refuses options with which Hydra trains nothing, and the removal of keys that the system reads."""
     if hydras.no_training:
         keys.wrong(f"{hydras.no_training}: with it Hydra does not train this configuration. Remove it")
@@ -76,8 +77,8 @@ def _refuse_no_training(
 def _note_arguments(
     recipe: Recipe,
     keys: KeyReader,
-    made: hydra.Composed,
-    hydras: hydra_options.HydraOptions,
+    made: Composed,
+    hydras: HydraOptions,
     found: RecipeSource,
 ) -> None:
     """Notes Hydra's own settings, and arguments that are no overrides. Hydra refuses those without a variable."""
@@ -98,7 +99,7 @@ def _note_arguments(
 def _of_file(found: RecipeSource, options: RecipeOptions, *, is_halos: bool) -> Recipe:
     """The recipe in a resolved configuration file, such as the DPO repository writes into a run's folder."""
     entries = resolved(found)
-    made = hydra.compose(entries, None, found.arguments, source=found.source, groups=(), env=options.env)
+    made = compose(entries, None, found.arguments, source=found.source, groups=(), env=options.env)
     keys = KeyReader(source=found.source, entries=made.entries, is_for_job=options.is_for_job)
     keys.mistakes += [
         f"{cut(argument)}: neither an option of planner nor key=value. Remove it" for argument in made.arguments
@@ -115,9 +116,7 @@ def _with_devices(options: RecipeOptions, launcher: Mapping[str, str]) -> Recipe
     return replace(options, gpus=len(str(shown).split(","))) if is_known and not options.gpus else options
 
 
-def _of_keys(
-    keys: KeyReader, made: hydra.Composed, found: RecipeSource, options: RecipeOptions, *, is_halos: bool
-) -> Recipe:
+def _of_keys(keys: KeyReader, made: Composed, found: RecipeSource, options: RecipeOptions, *, is_halos: bool) -> Recipe:
     top, below = keys.has("batch_size"), keys.has("model.batch_size")
     if top and below:
         keys.wrong(

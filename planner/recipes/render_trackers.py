@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from planner.job import Job
 from planner.job.tracking import MlflowTracking, TensorboardTracking, TrackioTracking, WandbTracking
-from planner.recipes.hydra_grammar import is_plain_text
+from planner.recipes.hydra.grammar import is_plain_text
 from planner.recipes.rendering import Rendering
 
 UNNAMED = "exp_name=NAME"

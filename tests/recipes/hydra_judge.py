@@ -11,7 +11,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from planner.errors import RecipeError
-from planner.recipes import hydra
+from planner.recipes.hydra.compose import compose
 from planner.recipes.scalars import Unresolved
 
 GROUPS = ("model", "loss", "loss/aux", "data")
@@ -219,7 +219,7 @@ _NOWHERE = "<leads nowhere>"
 def of_planner(case, folder, name="config"):
     """What planner composes, with dotted keys. None if it refuses."""
     try:
-        made = hydra.compose({}, Path(folder), case.arguments, source="s", groups=(), env={}, primary=name)
+        made = compose({}, Path(folder), case.arguments, source="s", groups=(), env={}, primary=name)
     except RecipeError:
         return None
     # Hydra refuses an argument that is no override. `hydra_systems` refuses it with a message of its own.

@@ -9,8 +9,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra_judge import Case, case_of, of_hydra, of_planner, verdict, write
 
 from planner.errors import RecipeError
-from planner.recipes import hydra_options
-from planner.recipes.hydra_grammar import NoOverride, parse
+from planner.recipes.hydra import options
+from planner.recipes.hydra.compose import compose
+from planner.recipes.hydra.grammar import NoOverride, parse
 
 CASES = 160
 SIGNS = {"": "CHANGE", "+": "ADD", "++": "FORCE_ADD", "~": "DEL"}
@@ -182,14 +183,14 @@ def test_a_key_twice_in_a_file_of_hydras_is_refused(tmp_path):
 def test_several_values_are_several_runs(tmp_path):
     write(Case(files=FILES, arguments=()), tmp_path)
     with pytest.raises(RecipeError, match="found several values, which are several runs"):
-        hydra_judge.hydra.compose({}, tmp_path, ["lr=1,2"], source="s", groups=(), env={})
+        compose({}, tmp_path, ["lr=1,2"], source="s", groups=(), env={})
 
 
 @pytest.mark.parametrize("setting", ["hydra.searchpath=[file:///x]", "hydra.mode=MULTIRUN"])
 def test_settings_of_hydra_that_choose_what_is_read_are_refused(setting, tmp_path):
     write(Case(files=FILES, arguments=()), tmp_path)
     with pytest.raises(RecipeError, match="planner reads one run of one folder"):
-        hydra_judge.hydra.compose({}, tmp_path, [setting], source="s", groups=(), env={})
+        compose({}, tmp_path, [setting], source="s", groups=(), env={})
 
 
 @pytest.mark.parametrize(
@@ -206,7 +207,7 @@ def test_hydras_own_options_are_told_from_overrides(arguments, name, others):
     """Compared with Hydra's own parser."""
     from hydra._internal.utils import get_args_parser
 
-    made = hydra_options.read(arguments)
+    made = options.read(arguments)
     theirs, _ = get_args_parser().parse_known_args(arguments)
     assert made.config_name == name == theirs.config_name
     assert made.arguments == others

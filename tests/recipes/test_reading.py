@@ -15,7 +15,7 @@ from planner.errors import PlannerError, RecipeError
 from planner.recipes import CheckOptions, RecipeOptions, job_of, read_recipe
 from planner.recipes.command import command_of
 from planner.recipes.entries import flat
-from planner.recipes.hydra import resolve
+from planner.recipes.hydra.compose import resolve
 from planner.recipes.scalars import Unresolved, number, scalar
 
 TRL = "model_name_or_path: org/m\nper_device_train_batch_size: 8\ngradient_accumulation_steps: 2\nlearning_rate: 1e-6\n"

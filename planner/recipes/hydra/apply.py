@@ -7,8 +7,8 @@ from typing import Any
 from planner.files.messages import cut, quote
 from planner.recipes.config_reader import recipe_error
 from planner.recipes.entries import COMMAND_LINE, Entry
-from planner.recipes.hydra_grammar import Override
-from planner.recipes.hydra_tree import Tree, flat, is_interpolated, merge
+from planner.recipes.hydra.grammar import Override
+from planner.recipes.hydra.tree import Tree, flat, is_interpolated, merge
 from planner.recipes.scalars import Unresolved, written
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from planner.files.messages import cut
 from planner.recipes.config_reader import recipe_error
-from planner.recipes.hydra_files import HydraFile, is_there, options_of, path_of, read
-from planner.recipes.hydra_grammar import Override
+from planner.recipes.hydra.files import HydraFile, is_there, options_of, path_of, read
+from planner.recipes.hydra.grammar import Override
 
 _MAX_DEPTH = 10
 _SELF = "_self_"

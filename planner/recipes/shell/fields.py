@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from planner.recipes.scalars import shell_names
-from planner.recipes.shell_brackets import ShellError
-from planner.recipes.shell_words import Lexer, Part, Word, merged
+from planner.recipes.shell.brackets import ShellError
+from planner.recipes.shell.words import Lexer, Part, Word, merged
 
 _SPACES = re.compile(r"[ \t\n]+")
 _BRACED = re.compile(r"[A-Z_][A-Z0-9_]*|[0-9]+")

@@ -9,14 +9,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from planner.recipes.shell_brackets import ShellError
-from planner.recipes.shell_builtins import DECLARING, SETTING, arguments, declared, names_set, set_options
-from planner.recipes.shell_fields import Filled, has_braces
-from planner.recipes.shell_grammar import parse
-from planner.recipes.shell_nodes import Block, Node, Simple, assignment_of
-from planner.recipes.shell_programs import nested_script, program_at, reads_script
-from planner.recipes.shell_values import Shell, Value
-from planner.recipes.shell_words import HereDocument, Lexer, Part, Word, merged
+from planner.recipes.shell.brackets import ShellError
+from planner.recipes.shell.builtins import DECLARING, SETTING, arguments, declared, names_set, set_options
+from planner.recipes.shell.fields import Filled, has_braces
+from planner.recipes.shell.grammar import parse
+from planner.recipes.shell.nodes import Block, Node, Simple, assignment_of
+from planner.recipes.shell.programs import nested_script, program_at, reads_script
+from planner.recipes.shell.values import Shell, Value
+from planner.recipes.shell.words import HereDocument, Lexer, Part, Word, merged
 
 _MOST_STARTS = 50_000
 _MOST_CALLS = 20

@@ -1,6 +1,6 @@
 """Splits a shell script into words and operators, as bash does, and keeps which characters were quoted.
 
-It runs nothing and fills nothing in: `shell_grammar` makes commands of the words, `shell_values` fills in variables.
+It runs nothing and fills nothing in: `grammar` makes commands of the words, `values` fills in variables.
 Its time is linear in the script's length, and it does not recurse.
 """
 
@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from planner.recipes.shell_brackets import ShellError, close
+from planner.recipes.shell.brackets import ShellError, close
 
 _BLANKS = re.compile(r"[ \t]*(?:\\\n[ \t]*)*")
 _PLAIN = re.compile(r"[^\s'\"\\$`|&;()<>]+|[^\S \t\n]+")

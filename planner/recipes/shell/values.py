@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from planner.recipes.scalars import has_shell, shell_names
-from planner.recipes.shell_arithmetic import compute
-from planner.recipes.shell_brackets import ShellError
-from planner.recipes.shell_fields import Filled, Operand, has_braces, leave
-from planner.recipes.shell_nodes import Assignment, Node
-from planner.recipes.shell_words import Lexer, Part, Word, merged
+from planner.recipes.shell.arithmetic import compute
+from planner.recipes.shell.brackets import ShellError
+from planner.recipes.shell.fields import Filled, Operand, has_braces, leave
+from planner.recipes.shell.nodes import Assignment, Node
+from planner.recipes.shell.words import Lexer, Part, Word, merged
 
 Value: TypeAlias = str | tuple[str, ...] | None
 """a text, an array, or None for a variable that may have several values"""

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from planner.files.messages import cut
-from planner.recipes import hydra_files
 from planner.recipes.config_reader import recipe_error
 from planner.recipes.entries import Entry
-from planner.recipes.hydra_apply import apply
-from planner.recipes.hydra_defaults import Defaults
-from planner.recipes.hydra_grammar import NoOverride, Override, parse
-from planner.recipes.hydra_interpolation import resolve
-from planner.recipes.hydra_tree import Tree, copied, flat, merge, nested
+from planner.recipes.hydra import files
+from planner.recipes.hydra.apply import apply
+from planner.recipes.hydra.defaults import Defaults
+from planner.recipes.hydra.grammar import NoOverride, Override, parse
+from planner.recipes.hydra.interpolation import resolve
+from planner.recipes.hydra.tree import Tree, copied, flat, merge, nested
 from planner.recipes.scalars import Unresolved, has_shell, scalar
 
 __all__ = ["Composed", "Override", "compose", "parse_overrides", "resolve"]
@@ -132,7 +132,7 @@ def _is_choice(override: Override, folder: Path | None, groups: Sequence[str]) -
     """Whether an override chooses a group's file. A mapping goes into the section of that name instead."""
     if isinstance(override.value, dict):
         return False
-    return override.key in groups if folder is None else hydra_files.is_group(folder, override.key)
+    return override.key in groups if folder is None else files.is_group(folder, override.key)
 
 
 def _of_base(

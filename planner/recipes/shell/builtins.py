@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 
 from planner.recipes.scalars import has_shell
-from planner.recipes.shell_nodes import Block, Node
-from planner.recipes.shell_values import Shell, Value
+from planner.recipes.shell.nodes import Block, Node
+from planner.recipes.shell.values import Shell, Value
 
 DECLARING = ("export", "declare", "typeset", "local", "readonly")
 SETTING = ("read", "mapfile", "readarray", "getopts", "unset", "printf", "let")

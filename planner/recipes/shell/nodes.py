@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from planner.recipes.shell_brackets import ShellError
-from planner.recipes.shell_words import HereDocument, Part, Word
+from planner.recipes.shell.brackets import ShellError
+from planner.recipes.shell.words import HereDocument, Part, Word
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)

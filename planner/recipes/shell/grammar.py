@@ -6,9 +6,9 @@ its own.
 
 import re
 
-from planner.recipes.shell_brackets import ShellError, close
-from planner.recipes.shell_nodes import MOST_NESTED, Assignment, Block, Node, Simple, arithmetic, assignment_of, chained
-from planner.recipes.shell_words import HereDocument, Lexer, Token, Word
+from planner.recipes.shell.brackets import ShellError, close
+from planner.recipes.shell.nodes import MOST_NESTED, Assignment, Block, Node, Simple, arithmetic, assignment_of, chained
+from planner.recipes.shell.words import HereDocument, Lexer, Token, Word
 
 # Far above any real script.
 _MOST_CHARACTERS = 300_000
