@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, Trap
+from planner.recipes.recipe import AmbiguousUnit, BatchOutcome
 from planner.recipes.scalars import number
 from planner.recipes.split import dropped_by_slicing, used_by_slicing
 
@@ -16,18 +16,6 @@ class Sliced:
     eval_batch: int
     is_sharded: bool
     """whether there is one process per GPU. If not, one process uses all GPUs"""
-    unread: str = ""
-    """arguments of the command in shell variables that are not set, empty if there are none"""
-
-    def unread_trap(self) -> Trap | None:
-        """That the command has arguments that planner does not know."""
-        if not self.unread:
-            return None
-        text = (
-            f"{self.unread} is not set, so planner does not know these arguments. If they set the batch, it is another "
-            "one. --env NAME=VALUE sets a variable."
-        )
-        return Trap(name="not read", text=text)
 
     def empty_text(self) -> str:
         """What a model does with an empty batch."""

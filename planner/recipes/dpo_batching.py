@@ -101,7 +101,7 @@ class DpoFacts(Sliced):
                     name="one machine", text="FSDPTrainer uses all GPUs of one machine. It cannot use several machines."
                 )
             )
-        made = [self.fork.trap(), self.unread_trap(), *made]
+        made = [self.fork.trap(), *made]
         return [trap for trap in made if trap]
 
     def _lost(self, options: CheckOptions) -> Trap | None:

@@ -157,7 +157,6 @@ class HalosFacts(Sliced):
         """What the outcomes do not show."""
         made = [
             self.fork.trap(),
-            self.unread_trap(),
             self._nowhere(options),
             self._clip(),
             self._kto(options),

@@ -9,10 +9,9 @@ from planner.files.messages import cut
 from planner.recipes import dpo, forks, halos
 from planner.recipes.accelerate import read_launch
 from planner.recipes.config_reader import text_of
-from planner.recipes.dpo_batching import DpoFacts
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.entries import COMMAND_LINE, KeyReader
-from planner.recipes.halos_batching import HalosFacts, Meaning
+from planner.recipes.halos_batching import Meaning
 from planner.recipes.hydra.compose import Composed, compose, parse_overrides
 from planner.recipes.hydra.options import HydraOptions
 from planner.recipes.hydra.options import read as read_options
@@ -56,10 +55,8 @@ def read(found: RecipeSource, options: RecipeOptions, *, is_halos: bool) -> Reci
     _note_arguments(recipe, keys, made, hydras, found)
     keys.raise_mistakes()
     theirs = found.arguments if found.command else ()
-    unread = cut(", ".join(argument for argument in made.arguments if argument not in found.user_arguments), 120)
-    if unread and isinstance(recipe.foreign, DpoFacts | HalosFacts):
-        recipe = replace(recipe, foreign=replace(recipe.foreign, unread=unread))
-    return replace(recipe, arguments=theirs, environment=variables_of(options.env))
+    open_ones = tuple(argument for argument in made.arguments if argument not in found.user_arguments)
+    return replace(recipe, arguments=theirs, open_arguments=open_ones, environment=variables_of(options.env))
 
 
 def _refuse_no_training(keys: KeyReader, made: Composed, hydras: HydraOptions, *, is_halos: bool) -> None:

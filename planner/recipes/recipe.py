@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from planner.files.messages import cut
 from planner.recipes.split import Span
 
 Verdict = Literal["exact", "other batch", "error"]
@@ -174,11 +175,20 @@ class Recipe:
     """variables of trackers that the recipe's command sets"""
     repeats: tuple[str, ...] = ()
     """a text for each key that a file of the recipe has twice. Its system takes the last one"""
+    open_arguments: tuple[str, ...] = ()
+    """arguments of the recipe's own command in shell variables that are not set"""
 
     def traps(self, options: CheckOptions) -> list[Trap]:
-        """What the outcomes of `foreign` do not show, with the keys that a file has twice."""
+        """What the outcomes of `foreign` do not show, what planner could not read, and keys that a file has twice."""
         assert self.foreign is not None
-        return [*(Trap(name="a key twice", text=f"{each}.") for each in self.repeats), *self.foreign.traps(options)]
+        made = [Trap(name="a key twice", text=f"{each}.") for each in self.repeats]
+        if self.open_arguments:
+            text = (
+                f"{cut(', '.join(self.open_arguments), 120)} is not set, so planner does not know these arguments. If "
+                "they set the batch, it is another one. --env NAME=VALUE sets a variable."
+            )
+            made.append(Trap(name="not read", text=text))
+        return [*made, *self.foreign.traps(options)]
 
     @property
     def precision(self) -> str:

@@ -121,7 +121,7 @@ def _of_command(found: RecipeSource, command: Command, options: RecipeOptions) -
         if facts.splits_batches:
             keys.refuse(SPLITS, "Python alone starts one process for all GPUs: start the script by accelerate launch")
     for argument in others:
-        recipe.draft.drop(cut(argument), "a variable that may hold any arguments: give its value by --env NAME=VALUE")
+        recipe.draft.drop(cut(argument), "arguments in a variable that is not set. --env NAME=VALUE sets it")
     keys.raise_mistakes()
     return replace(
         recipe,
@@ -130,6 +130,7 @@ def _of_command(found: RecipeSource, command: Command, options: RecipeOptions) -
         config_first=config_first,
         environment=variables_of(options.env),
         repeats=_notes(repeats, launch),
+        open_arguments=tuple(others),
     )
 
 

@@ -75,7 +75,7 @@ def test_words_from_a_variable_are_said():
     """Such a variable may hold any arguments, so the list says that planner did not read it."""
     run = "accelerate launch --num_processes 2 sft.py --model_name_or_path m --bf16 true"
     dropped = {note.key: note.text for note in read_recipe(f"{run} --seed 1 --tf32=true $MORE").draft.dropped}
-    assert "give its value by --env" in dropped.get("$MORE", "")
+    assert "--env NAME=VALUE sets it" in dropped.get("$MORE", "")
     more = RecipeOptions(env={"MORE": "--per_device_train_batch_size=3 --seed=2"})
     assert read_recipe(f"{run} --tf32=true $MORE", (), more).global_batch == 6
 
