@@ -104,6 +104,7 @@ def read(
         group: completions per prompt, None if unknown.
         used: keys that interpolations read.
     """
+    keys.refuse_null("HALOs", "model.gradient_accumulation_steps")
     written, accumulation = keys.whole("model.batch_size"), keys.whole("model.gradient_accumulation_steps", 1)
     meaning = _meaning(keys, options, commented, accumulation)
     method, why_own = _method(keys, choices)
