@@ -116,6 +116,7 @@ def _of_command(found: RecipeSource, command: Command, options: RecipeOptions) -
     trl.leave_unresolved(keys)
     launch = launch_of(command, options, keys, found.source)
     recipe = trl.read(keys, options, script=command.script, launch=launch)
+    recipe = replace(recipe, script_path=command.path)
     if isinstance(facts := recipe.foreign, TrlFacts):
         alone = is_alone(command)
         recipe = replace(recipe, foreign=replace(facts, is_alone=alone, is_launched=is_launched(command)))
