@@ -124,7 +124,7 @@ class _Finder:
         if self.last and _IS_ARGUMENT.match(first):
             raise ShellError(
                 f"line {started.line} begins with {cut(first)}, which a shell runs as a command of its own. Write a "
-                "backslash at the end of the line before it"
+                "backslash at the end of the line before it, and no remark or empty line between them"
             )
         self.last = None
         for word, after in zip(started.words, [*started.words[1:], ""], strict=True):
