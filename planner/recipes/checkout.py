@@ -119,6 +119,8 @@ def of_folder(place: Path, arguments: tuple[str, ...]) -> Configuration | None:
         made = with_options(each, options, place)
         if not is_file(made.file):
             near = options_of(made.folder, "")
-            raise recipe_error(str(made.file), f"found no such file{f', but {near}' if near else ''}. Correct its name")
+            raise recipe_error(
+                str(made.file), f"found no such file{f', but these: {near}' if near else ''}. Correct its name"
+            )
         return made
     return None

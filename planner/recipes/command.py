@@ -124,7 +124,7 @@ class _Finder:
         if self.last and _IS_ARGUMENT.match(first):
             raise ShellError(
                 f"line {started.line} begins with {cut(first)}, which a shell runs as a command of its own. Write a "
-                "backslash at the end of the line before it"
+                "backslash at the end of the line before it, and no remark or empty line between them"
             )
         self.last = None
         for word, after in zip(started.words, [*started.words[1:], ""], strict=True):
@@ -196,8 +196,8 @@ def several(found: Sequence[_Training], source: str) -> Exception:
     more = f", and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
     return recipe_error(
         source,
-        f"found {len(found)} training commands ({named}{more}). Which one do you mean? Write that one in quotes as the "
-        "recipe",
+        f"found {len(found)} training commands ({named}{more}). Write the one that you mean in single quotes "
+        "as the recipe, or keep only that one in a copy of the script",
     )
 
 

@@ -33,7 +33,13 @@ def is_deepspeed(tree: Mapping[str, Any]) -> bool:
 
 def read(keys: KeyReader, options: RecipeOptions) -> Recipe:
     """The recipe in a DeepSpeed file, which sets batch sizes but no model, data or loss. Notes mistakes in `keys`."""
-    written = {name: _number(keys, name) for name in (_BATCH, _MICRO, _STEPS)}
+    sizes = (_BATCH, _MICRO, _STEPS)
+    if auto := [name for name in sizes if keys.value(name) == "auto"]:
+        keys.wrong(
+            f"{', '.join(auto)}: found auto, which the Trainer fills in from its own recipe. Give planner that recipe "
+            "(its command with --deepspeed FILE), or write numbers"
+        )
+    written = {name: _number(keys, name) for name in sizes}
     if not any(written.values()) and not keys.mistakes:
         keys.wrong(f"found none of {_BATCH}, {_MICRO} and {_STEPS}. Write two of them")
     facts = DeepSpeedFacts(batch=written[_BATCH], micro=written[_MICRO], accumulation=written[_STEPS])
@@ -94,7 +100,6 @@ def _sizes_of(facts: "DeepSpeedFacts", gpus: int | None) -> tuple[int, int | Non
 
 def _number(keys: KeyReader, name: str) -> int | None:
     if keys.value(name) == "auto":
-        keys.wrong(f"{name}: found auto, which the Trainer fills in. Write the TRL recipe, or a number")
         return None
     return keys.whole(name) if keys.has(name) else None
 

@@ -58,8 +58,8 @@ def _unknown(found: RecipeSource) -> str:
             return f"found TOML, which no supported system uses. planner reads {READ}"
         case "Python":
             return (
-                f"found a Python file. planner reads {READ}. For a training loop of your own, see "
-                "docs/guides/your-own-loop.md"
+                "found a Python file. Write the command that starts it, in quotes, or for a training loop of your own, "
+                "see docs/guides/your-own-loop.md"
             )
         case "keys":
             return f"found no recipe that planner knows: {_nearest(list(found.tree))}"

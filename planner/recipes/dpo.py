@@ -54,6 +54,7 @@ def read(
 
     `used` has the keys that interpolations read.
     """
+    keys.refuse_null(_OF, "gradient_accumulation_steps", "eval_every")
     batch = keys.whole("batch_size")
     accumulation = keys.whole("gradient_accumulation_steps", 1)
     trainer = keys.text("trainer", "BasicTrainer")

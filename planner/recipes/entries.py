@@ -118,6 +118,13 @@ class KeyReader:
             self.refuse(key, "Write a single value")
         return None
 
+    def refuse_null(self, system: str, *names: str) -> None:
+        """Add a mistake for each of these keys that is null. `system` has no default for them then, and ends."""
+        for key in names:
+            if key in self.entries and self.entries[key].value is None:
+                given = f"Write {self.fix.replace('KEY', key)} behind the recipe"
+                self.wrong(f"{key}: found null, with which {system} does not train. {given}")
+
     def refuse(self, key: str, fix: str) -> None:
         """Add a mistake: the value of `key`, and as a second sentence how to fix it."""
         entry = self.entries.get(key)
@@ -187,16 +194,22 @@ class KeyReader:
         self._read.add(key)
         entry = self.entries.get(key)
         if entry is not None and isinstance(entry.value, Unresolved):
-            if not self.is_for_job and key.rpartition(".")[2] not in _BATCH_KEYS:
+            if not self.is_for_job and not _is_of_batch(key):
                 return _NOTHING
             self.unresolved(key, entry.value, entry.where)
             return _NOTHING
         if entry is None or entry.value is None:
             if default is None:
-                self.lacks(f"{key}: found nothing. Write {self.fix.replace('KEY', key)} behind the recipe")
+                text = f"{key}: found nothing. Write {self.fix.replace('KEY', key)} behind the recipe"
+                (self.wrong if _is_of_batch(key) else self.lacks)(text)
                 return _NOTHING
             return default
         return entry.value
+
+
+def _is_of_batch(key: str) -> bool:
+    """Whether a check needs the key, too."""
+    return key.rpartition(".")[2] in _BATCH_KEYS
 
 
 def _as_options(names: Iterable[str]) -> str:

@@ -104,6 +104,7 @@ def read(
         group: completions per prompt, None if unknown.
         used: keys that interpolations read.
     """
+    keys.refuse_null("HALOs", "model.gradient_accumulation_steps")
     written, accumulation = keys.whole("model.batch_size"), keys.whole("model.gradient_accumulation_steps", 1)
     meaning = _meaning(keys, options, commented, accumulation)
     method, why_own = _method(keys, choices)
@@ -120,6 +121,10 @@ def read(
     micro = None if gpus is None else max(per_step // gpus, 1)
     draft = make_draft(keys, options, facts, gpus, micro, launch, is_own=bool(why_own))
     every = HALOS_REASONS | (HALOS_LEGACY_REASONS if facts.is_legacy else {})
+    if keys.value("model.use_peft") is not True:
+        every = {**every, "model.peft": "only read with model.use_peft=true"}
+    if why_own:
+        every = {**every, "loss.trainer": "your loop takes its place", "trainer": "your loop takes its place"}
     reasons = {key: why for key, why in every.items() if key not in fork.loss}
     finish(draft, keys, reasons, "planner does not know this key of HALOs")
     if why_own:
@@ -221,7 +226,8 @@ def _method(keys: KeyReader, choices: dict[str, str]) -> tuple[str, str]:
         return method, f"{method} with loss.sync_reference=true (a reference that changes during training)"
     if SHARED.get(method, method) in DATA_OF:
         return method, ""
-    return method, _ANOTHER_LOSS.get(method, f"planner has no objective for {method}")
+    of = f" (loss.trainer={trainer})" if trainer else ""
+    return method, _ANOTHER_LOSS.get(method, f"planner has no objective for {method}{of}")
 
 
 def _shown(keys: KeyReader, method: str) -> str:

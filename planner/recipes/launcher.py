@@ -59,7 +59,12 @@ def launch_of(command: Command, options: RecipeOptions, keys: KeyReader, source:
 def is_alone(command: Command) -> bool:
     """Whether Python starts the script without a launcher, in one process."""
     starts = [word for word in command.launched if _PYTHON.search(word)]
-    return bool(starts) and not any(_LAUNCHERS.search(word) for word in command.launched)
+    return bool(starts) and not is_launched(command)
+
+
+def is_launched(command: Command) -> bool:
+    """Whether a launcher, such as accelerate or torchrun, starts the script."""
+    return any(_LAUNCHERS.search(word) for word in command.launched)
 
 
 def _refuse(keys: KeyReader, section: str, found: Mapping[str, str]) -> None:

@@ -163,6 +163,8 @@ class Recipe:
     """what its system does with it, None for a planner job"""
     script: str = ""
     """the training script or command that the recipe names"""
+    script_path: str = ""
+    """that script with its folder, as the recipe's command has it"""
     config: str = ""
     """the file that the recipe's own command names"""
     config_first: bool = False

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from planner.job import AdamW, HfModel
 from planner.recipes.dpo_batching import DpoFacts
+from planner.recipes.halos_batching import HalosFacts
 from planner.recipes.recipe import Rewrite
 from planner.recipes.render_trackers import UNNAMED, experiment, trackers_to_hydra
 from planner.recipes.rendering import (
@@ -218,16 +219,19 @@ def _trainer(split: BatchSplit) -> str:
 
 def render_halos(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
     """HALOs' command for a split, with the arguments and notes on evaluation, memory and version."""
-    steps = split.accumulation
-    evaluated, notes = _eval_batch(split, split.gpus * steps)
+    steps, facts = split.accumulation, split.recipe.foreign
+    # The command keeps the recipe's own HALOs, and in an older one model.batch_size counts one accumulation step.
+    is_older = split.is_own and isinstance(facts, HalosFacts) and facts.meaning == "per accumulation step"
+    evaluated, notes = _eval_batch(split, split.gpus * (1 if is_older else steps))
     sizes = [
-        f"++model.batch_size={split.batch}",
+        f"++model.batch_size={split.batch // steps if is_older else split.batch}",
         f"++model.gradient_accumulation_steps={steps}",
         f"++model.eval_batch_size={evaluated}",
     ]
     if steps > 1:
         notes += (f"no_sync: with {steps} accumulation steps each GPU holds the gradient of the whole model",)
-    version = "for HALOs of 2025-05-01 or newer, with any --config_file of accelerate_config/: its count is overridden"
+    which = "before 2025-05-01 (batch_size counts one accumulation step)" if is_older else "of 2025-05-01 or newer"
+    version = f"for HALOs {which}, with any --config_file of accelerate_config/: its count is overridden"
     file = "accelerate_config/fsdp_8gpu.yaml"
     start = f"{split.assignments}accelerate launch --config_file {file} --num_processes {split.gpus} launch.py"
     return Rewrite(command=" ".join([start, *_or_theirs(split, arguments), *sizes]), notes=(*notes, version))

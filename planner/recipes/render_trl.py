@@ -216,7 +216,9 @@ def _file_notes(split: BatchSplit) -> list[str]:
 
 
 def _script(recipe: Recipe) -> str:
-    """The script's path in TRL or the alignment-handbook, or YOUR_SCRIPT if neither has one."""
+    """The recipe's script if it has a folder, else that of TRL or the alignment-handbook, else YOUR_SCRIPT."""
+    if "/" in recipe.script_path and recipe.script_path.endswith(".py"):
+        return shlex.quote(recipe.script_path)
     method = {"ipo": "dpo", "cdpo": "dpo", "simpo": "cpo"}.get(recipe.method, recipe.method)
     stem = PurePath(recipe.script).name if recipe.script else method
     stem = stem if stem.endswith(".py") else f"{stem}.py"

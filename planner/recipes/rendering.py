@@ -127,7 +127,9 @@ def attention_of(model: HfModel) -> str:
 def leave_model(rendering: Rendering) -> None:
     """Write or list those values of a model that all target systems treat alike."""
     rendering.leave("model.lora", "write the adapters in that system's options")
-    rendering.leave("model.frozen", "write the 4-bit weights in that system's options")
+    if rendering.value("model.lora.rank") is None:
+        rendering.write("model.frozen")  # without adapters, no weights are frozen
+    rendering.leave("model.frozen", "write the precision of the weights below the adapters in that system's options")
     rendering.leave("model.chat_template", "write it into the tokenizer's folder")
     if rendering.job.model.kind == "hf":
         rendering.write("model.kind")

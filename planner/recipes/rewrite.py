@@ -150,7 +150,10 @@ def _refusal(recipe: Recipe, system: System, gpus: int) -> str:
     counts = " or ".join(f"{count}" for count in (below, above) if count)
     nearest = nearest_multiple(batch, gpus)
     where = f"Use {counts} GPU{'' if counts == '1' else 's'}" if counts else "Use another batch"
-    rest = f"{batch} % {gpus} = {batch % gpus}" if batch % gpus else "a GPU's share is too small or too large"
+    if not batch % gpus:
+        text = f"{system.title} cannot train a batch of {batch} on {gpus} GPUs: no equal split fits the recipe's "
+        return f"{text}micro-batch, groups, evaluation batch and what a GPU holds. {where}, or {run}"
+    rest = f"{batch} % {gpus} = {batch % gpus}"
     return (
         f"{system.title} cannot train a batch of {batch} on {gpus} GPUs: its micro-batches are equal, and {rest}. "
         f"{where} (nearest batch at {gpus}: {nearest}, {percent(nearest, batch):+.1f}%), or {run}"

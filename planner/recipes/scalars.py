@@ -12,6 +12,8 @@ _DECIMAL = re.compile(rf"[-+]?(\.{_DIGITS}|{_DIGITS}(\.({_DIGITS})?)?)([eE][-+]?
 _SHELL = re.compile(r"\$(?:([A-Za-z0-9_]+)|\{([A-Z_][A-Z0-9_]*|[0-9]+|[A-Za-z_]\w*(?=:-\}))(?::?-[^{}]*)?\})")
 # `$(command)`, `$((expression))`, `$@`, `${#NAME}`, `${NAME%.py}`, `${NAME[0]}`. `${name:...}` is Hydra's.
 _OTHER_OF_SHELL = re.compile(r"\$(?:[(@*#?!$-]|\{(?:[#!@*?$-]|[A-Z_][A-Z0-9_]*:|[A-Za-z_]\w*[%#/^,@\[?=+]))")
+_ARITHMETIC = re.compile(r"\$\(\(([^()]*)\)\)")
+_NAME = re.compile(r"[A-Za-z_]\w*")
 _HYDRAS_ENV = re.compile(r"\$\{oc\.env:([A-Za-z0-9_]+)")
 _LITERALS = {"null": None, "none": None, "~": None, "true": True, "false": False}
 # More than a recipe needs, and far below the 4300 digits at which Python's int() fails.
@@ -39,8 +41,9 @@ def has_shell(text: str) -> bool:
 
 
 def env_names(text: str) -> list[str]:
-    """The names of the shell variables in a value, also of those in Hydra's `${oc.env:NAME}`."""
-    return [*shell_names(text), *_HYDRAS_ENV.findall(text)]
+    """The names of the shell variables in a value, of those in `$((NAME * 8))`, and in Hydra's `${oc.env:NAME}`."""
+    computed = [name for inner in _ARITHMETIC.findall(text) for name in _NAME.findall(inner)]
+    return list(dict.fromkeys([*shell_names(text), *computed, *_HYDRAS_ENV.findall(text)]))
 
 
 def scalar(text: str) -> Any:

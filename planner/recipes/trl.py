@@ -203,8 +203,8 @@ def _refuse_contradictions(keys: KeyReader, facts: TrlFacts, launch: LaunchSetti
 def _to_check(facts: TrlFacts) -> list[str]:
     """What the user must check in files that are not on this machine."""
     text = (
-        f"batch.global {facts.batch}: planner did not read {', '.join(facts.unread)}, not on this machine. It is right "
-        "if no tp_size, cp_size or sp_size there is above 1"
+        f"batch.global {facts.batch}: planner did not read {', '.join(facts.unread)} (not on this machine). It is "
+        "right if no tp_size, cp_size or sp_size there is above 1"
     )
     return [text] if facts.unread else []
 

@@ -69,6 +69,8 @@ class TrlFacts:
     """files of the launcher or DeepSpeed that are not on this machine"""
     is_alone: bool = False
     """whether Python starts the script without a launcher"""
+    is_launched: bool = False
+    """whether the recipe is a command with a launcher"""
     resumes: bool = False
     """whether the recipe names a checkpoint to resume from"""
     handbook_keys: tuple[str, ...] = ()
@@ -175,7 +177,8 @@ class TrlFacts:
         if self.packs:
             text = "The unit is a packed row, so the number of conversations in a batch depends on their lengths."
             made.append(Trap(name="packing", text=text))
-        made.append(data_parallel(self.micro * self.accumulation, is_alone=self.is_alone))
+        if not self.is_launched:
+            made.append(data_parallel(self.micro * self.accumulation, is_alone=self.is_alone))
         return [trap for trap in made if trap]
 
     def _silent(self, options: CheckOptions) -> Trap | None:
@@ -292,8 +295,8 @@ class TrlFacts:
         if not self.handbook_keys:
             return None
         text = (
-            f"{', '.join(self.handbook_keys)} are keys of the alignment-handbook up to v0.3. Only its scripts of that "
-            "time take the file. Newer scripts and TRL's own refuse it."
+            f"{', '.join(self.handbook_keys)}: only scripts of the alignment-handbook up to v0.3 take this. Newer "
+            "scripts and TRL's own refuse the file."
         )
         return Trap(name="older handbook", text=text)
 

@@ -12,7 +12,7 @@ from planner.recipes.command import HYDRA_SCRIPTS, Command, other_of_trl
 from planner.recipes.config_reader import beside, mapping_of, recipe_error, text_of
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.entries import Entry, KeyReader, flat
-from planner.recipes.launcher import is_alone, launch_of
+from planner.recipes.launcher import is_alone, is_launched, launch_of
 from planner.recipes.overrides import overrides
 from planner.recipes.recipe import Recipe
 from planner.recipes.render_trl import render, to_trl
@@ -116,9 +116,11 @@ def _of_command(found: RecipeSource, command: Command, options: RecipeOptions) -
     trl.leave_unresolved(keys)
     launch = launch_of(command, options, keys, found.source)
     recipe = trl.read(keys, options, script=command.script, launch=launch)
-    if is_alone(command) and isinstance(facts := recipe.foreign, TrlFacts):
-        recipe = replace(recipe, foreign=replace(facts, is_alone=True))
-        if facts.splits_batches:
+    recipe = replace(recipe, script_path=command.path)
+    if isinstance(facts := recipe.foreign, TrlFacts):
+        alone = is_alone(command)
+        recipe = replace(recipe, foreign=replace(facts, is_alone=alone, is_launched=is_launched(command)))
+        if alone and facts.splits_batches:
             keys.refuse(SPLITS, "Python alone starts one process for all GPUs: start the script by accelerate launch")
     for argument in others:
         recipe.draft.drop(cut(argument), "arguments in a variable that is not set. --env NAME=VALUE sets it")

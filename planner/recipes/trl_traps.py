@@ -28,7 +28,7 @@ def not_read(files: tuple[str, ...]) -> Trap | None:
     if not files:
         return None
     text = (
-        f"planner did not read {', '.join(files)}, not on this machine. The batch is as shown if no tp_size, cp_size "
+        f"planner did not read {', '.join(files)} (not on this machine). The batch is as shown if no tp_size, cp_size "
         "or sp_size there is above 1. transformers refuses to start if DeepSpeed's batch sizes there are neither auto "
         "nor the recipe's."
     )

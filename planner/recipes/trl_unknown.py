@@ -25,6 +25,11 @@ _LEAST_ALIKE = 0.82
 _HARMLESS = ("hub_", "logging_", "report_", "save_", "wandb_", "trackio_", "mlflow_", "swanlab_")
 # Options of accelerate, torchrun and deepspeed. The command `trl` takes those of accelerate also from its file.
 _LAUNCHERS = trainer_fields.names("accelerate launch")
+_MOST_LETTERS = 120
+_OF_LAUNCHER = (
+    "found an option of a launcher, which planner does not read here. Take it out of there and write it before the "
+    "script: accelerate launch --num_processes 8 scripts/METHOD.py"
+)
 _UNKNOWN = "TRL does not know this key and refuses the recipe"
 
 
@@ -57,7 +62,9 @@ def refuse_unknown(keys: KeyReader) -> None:
     if another := another_system(keys.entries):
         raise recipe_error(keys.source, another)
     unknown = _unknown(keys.entries)
-    texts = [f"{cut(key)}: {_what_to_do(key)}" for key in unknown]
+    texts = [f"{cut(key)}: {_what_to_do(key)}" for key in unknown if not _is_of_launcher(key)]
+    if launchers := [key for key in unknown if _is_of_launcher(key)]:
+        texts.append(f"{cut(', '.join(launchers), _MOST_LETTERS)}: {_OF_LAUNCHER}")
     if any(_may_decide(key) for key in unknown):
         raise recipe_error(keys.source, *texts)
     keys.mistakes += texts
@@ -126,9 +133,6 @@ def _is_of_launcher(key: str) -> bool:
 
 
 def _what_to_do(key: str) -> str:
-    if _is_of_launcher(key):
-        write = "Write it before the script, such as accelerate launch --num_processes 8 scripts/METHOD.py"
-        return f"an option of a launcher, which planner does not read here. {write}"
     if near := _near(key):
         return f"{_UNKNOWN}. Did you mean {near}?"
     if _may_decide(key):

@@ -165,6 +165,8 @@ HALOS_REASONS = {
     "model.microbatch_size": "HALOs computes it and does not read it",
     "model.eval_microbatch_size": "HALOs computes it and does not read it",
     "model.v_head_max_grad_norm": "it belongs to PPO's value head, which your loop trains",
+    "model.reward_model": "only methods with a reward model read it",
+    "cache_reference_logprobs": "objective.reference says where the log-probabilities of the reference come from",
     "model.from_checkpoint": "planner resumes from the run's own folder",
     "model.reward_model_path": "HALOs does not read it either, its key is model.reward_model.path",
     "online": "planner trains a round on a fixed file as one run, and you sample and label between runs",

@@ -231,7 +231,7 @@ def test_columns_that_want_a_flag_say_which(cli):
 def test_the_datasets_of_halos_are_those_to_train_on(cli):
     """Their key differs from that of the DPO repository."""
     command = "accelerate launch launch.py loss=dpo model=llama datasets=[ultrabin] ++model.batch_size=32"
-    assert "Did you mean train_datasets?" in cli("check", command).err
+    assert "Write train_datasets if you mean that" in cli("check", command).err
 
 
 def test_variables_of_the_shell_are_given_by_env(cli, tmp_path):

@@ -173,7 +173,7 @@ def test_a_text_that_names_a_script_is_no_training_command(script, tmp_path):
 def test_of_two_training_commands_both_are_named_and_one_is_asked_for(script):
     """The choice is the user's: planner cannot know which one they mean."""
     text = script.replace("FIRST", "python train.py 1").replace("SECOND", "python train.py 2")
-    with pytest.raises(RecipeError, match=r"found 2 training commands .*train.py 1.*train.py 2.*Which one do you mean"):
+    with pytest.raises(RecipeError, match=r"found 2 training commands .*train.py 1.*train.py 2.*in single quotes"):
         command_of(text, "run.sh")
 
 

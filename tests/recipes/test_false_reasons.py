@@ -63,6 +63,25 @@ def test_a_key_that_a_system_ships_is_not_said_to_be_unknown():
     assert "planner does not know this key" not in said
 
 
+def test_the_keys_of_a_whole_halos_configuration_have_true_reasons():
+    """planner knows these keys. It said of them that it does not."""
+    command = (
+        "accelerate launch --num_processes 4 launch.py loss=LOSS model=llama ++model.name_or_path=m "
+        "++model.peft.lora_r=64 ++model.reward_model.dtype=float32 ++cache_reference_logprobs=true"
+    )
+
+    def reasons(loss, *more):
+        dropped = read_recipe(command.replace("LOSS", loss), [*more, "train_datasets=[a]"]).draft.dropped
+        return {note.key: note.text for note in dropped}
+
+    dpo = reasons("dpo")
+    assert dpo["model.peft.lora_r"] == "only read with model.use_peft=true"
+    assert "cache_reference_logprobs" not in dpo  # it is carried over
+    assert "model.peft.lora_r" not in reasons("dpo", "++model.use_peft=true")
+    own = reasons("own", "++loss.trainer=OwnTrainer", "++loss.dataloader=PairedPreferenceDataLoader")
+    assert own["loss.trainer"] == "your loop takes its place"
+
+
 def test_a_file_without_config_is_the_older_handbooks(tmp_path):
     """The handbook's scripts take the file first. TRL's need --config before it, and the error says so."""
     (tmp_path / "sft.yaml").write_text(TRL)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import PlannerError, RecipeError
-from planner.recipes import CheckOptions, RecipeOptions, job_of, read_recipe
+from planner.recipes import CheckOptions, RecipeOptions, job_of, read_recipe, rewrite
 from planner.recipes.command import command_of
 from planner.recipes.entries import flat
 from planner.recipes.hydra.compose import resolve
@@ -125,11 +125,46 @@ def test_what_only_hydra_resolves_matters_only_where_it_is_needed(tmp_path):
         read_recipe(place, ["model=pythia28"], RecipeOptions(gpus=4))
 
 
+@pytest.mark.parametrize("key", ["batch_size", "gradient_accumulation_steps", "eval_every"])
+def test_a_null_with_which_nothing_trains_is_no_default(key):
+    """Python ends at `range(None)` and at `20000 % None`. planner said `exact` for 1 and A=1."""
+    command = "python train.py model=pythia69 loss=sft exp_name=x trainer=FSDPTrainer batch_size=64"
+    with pytest.raises(RecipeError, match=rf"{key}: found n.*Write {key}=VALUE behind the recipe"):
+        read_recipe(command, [f"{key}=null"], RecipeOptions(is_for_job=False))
+
+
+def test_the_file_of_a_recipe_is_asked_for_once_where_deepspeed_says_auto(tmp_path):
+    (tmp_path / "ds.json").write_text('{"train_batch_size": "auto", "gradient_accumulation_steps": "auto"}')
+    with pytest.raises(RecipeError, match="train_batch_size, gradient_accumulation_steps: found auto") as caught:
+        read_recipe(str(tmp_path / "ds.json"))
+    assert str(caught.value).count("found auto") == 1
+
+
+def test_a_count_that_a_script_computes_names_the_variable_to_give():
+    command = "accelerate launch --num_processes $((NODES * 8)) sft.py --model_name_or_path m --output_dir o"
+    with pytest.raises(RecipeError, match=r"Write a count, or --env NODES=VALUE"):
+        read_recipe(command)
+    assert read_recipe(command, (), RecipeOptions(env={"NODES": "2"}, is_for_job=False)).global_batch == 128
+
+
+def test_an_older_halos_gets_its_own_batch_size_back(tmp_path):
+    """There model.batch_size counts one accumulation step. The command had the newer meaning: twice the batch."""
+    place = folder(tmp_path, HALOS, COMMENT="")
+    (tmp_path / "launch.py").touch()
+    command = f"cd {place} && accelerate launch --num_processes 8 launch.py loss=kto model=llama train_datasets=[a]"
+    recipe = read_recipe(f"{command} exp_name=x ++model.name_or_path=m ++model.gradient_accumulation_steps=1")
+    made = rewrite(recipe, "halos", 4)
+    assert "++model.batch_size=16 ++model.gradient_accumulation_steps=2" in made.command
+    assert any("before 2025-05-01" in note for note in made.notes)
+    again = read_recipe(f"cd {place} && {made.command}", (), RecipeOptions(is_for_job=False))
+    assert again.global_batch == recipe.global_batch == 32
+
+
 def test_a_group_without_its_file_names_those_that_are_there(tmp_path):
     """The DPO repository has no file for its default model and for loss=ipo."""
-    with pytest.raises(RecipeError, match=r"blank_model_fp32\.yaml: found no such file, but base, pythia28"):
+    with pytest.raises(RecipeError, match=r"blank_model_fp32\.yaml: found no such file, but these: base, pythia28"):
         read_recipe(folder(tmp_path, DPO))
-    with pytest.raises(RecipeError, match="found no such file, but dpo, sft"):
+    with pytest.raises(RecipeError, match="found no such file, but these: dpo, sft"):
         read_recipe(str(tmp_path), ["model=pythia28", "loss=ipo"])
 
 

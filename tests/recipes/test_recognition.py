@@ -117,7 +117,7 @@ def test_a_command_of_a_system_that_planner_does_not_read_is_named(command, name
         ("python train.py", "train.py with fewer than two keys of the DPO repository"),
         ("python train.py batch_size=64 lr=1e-3 model=resnet", "fewer than two keys of the DPO repository"),
         ("python train.py trainer=gpu model=mnist trainer.max_steps=9", "fewer than two keys of the DPO repository"),
-        ("python train.py model=pythia69 loss=dpo batchsize=9", "Did you mean batch_size"),
+        ("python train.py model=pythia69 loss=dpo batchsize=9", "Write batch_size if you mean that"),
         ("python train.py model=pythia69 loss=dpo --batch-size 64", "train.py with --batch-size, which the DPO"),
         ("accelerate launch launch.py --port 8", "launch.py with --port, which HALOs does not take"),
         ("accelerate launch launch.py", "fewer than two keys of HALOs"),

@@ -362,6 +362,22 @@ def test_a_path_is_one_word_of_a_shell(tmp_path):
         assert argument in shlex.split(rewrite(read_recipe(str(file)), target, 8).command)
 
 
+def test_a_script_of_ones_own_is_kept():
+    """open-r1's grpo.py takes options that TRL's does not."""
+    command = "accelerate launch --num_processes 8 src/open_r1/grpo.py --model_name_or_path m --num_generations 8"
+    recipe = read_recipe(f"{command} --per_device_train_batch_size 8 --output_dir o --dataset_name d", ())
+    assert " src/open_r1/grpo.py " in rewrite(recipe, "trl", 4).command
+
+
+def test_a_refusal_names_no_nearest_batch_where_that_is_the_batch():
+    """4 GPUs divide 56, but they evaluate 32 completions at once, which are no whole groups of 7."""
+    command = "accelerate launch --num_processes 7 grpo.py --model_name_or_path m --num_generations 7 --output_dir o"
+    more = "--dataset_name d --per_device_train_batch_size 8 --per_device_eval_batch_size 8 --eval_strategy steps"
+    with pytest.raises(NoExactSplit, match="no equal split fits") as caught:
+        rewrite(read_recipe(f"{command} {more} --eval_steps 10", ()), "trl", 4)
+    assert "nearest batch" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("loss", "script"), [("cdpo", "scripts/dpo.py"), ("csft", "YOUR_SCRIPT"), ("ppo", "YOUR_SCRIPT")]
 )

@@ -315,6 +315,8 @@ def is_pointless(tree, target, name):
     if name == "train.schedule.kind":  # which of the two follows from the loss there
         kind = "cosine" if target == "halos" and tree["objective"]["kind"] == "sft" else "constant"
         return target in {"dpo", "halos"} and schedule["kind"] == kind
+    if name == "model.frozen":  # without adapters no weights are frozen
+        return tree["model"].get("lora") is None
     return name == "data.cut_prompt" and target == "trl" and tree["data"].get("max_prompt") is None
 
 

@@ -119,12 +119,18 @@ def test_a_batch_that_nothing_holds_is_shown_at_each_count_once():
     assert "24 at 3 and 40 at 5 GPUs" in found
 
 
-def test_data_parallel_is_named_once():
-    """The name of the trap stands before its text."""
-    text = traps(read(TRL.format("sft")))["DataParallel"]
+def test_data_parallel_is_named_once(tmp_path):
+    """The name of the trap stands before its text. A file does not say how its script is started."""
+    file = tmp_path / "sft.yaml"
+    file.write_text("model_name_or_path: m\nper_device_train_batch_size: 8\noutput_dir: o\n")
+    text = traps(read(str(file), gpus=8, method="sft"))["DataParallel"]
     assert text == (
         "Without a launcher, `python script.py` on several GPUs multiplies per_device_train_batch_size by their number."
     )
+
+
+def test_a_command_with_a_launcher_is_not_told_of_python_without_one():
+    assert "DataParallel" not in traps(read(TRL.format("sft")))
 
 
 def test_split_batches_counts_over_all_gpus():

@@ -213,8 +213,8 @@ def test_options_of_a_launcher_are_moved_to_it(tmp_path):
     """The command `trl` takes them from its file. However many there are, they tell of no other system."""
     text = refusal(written(f"{TRAINER} dataset_name packing num_processes num_machines", tmp_path))
     assert (
-        "num_processes: an option of a launcher, which planner does not read here. Write it before the script, such as "
-        "accelerate launch --num_processes 8 scripts/METHOD.py" in text
+        "num_processes, num_machines: found an option of a launcher, which planner does not read here. Take it out of "
+        "there and write it before the script: accelerate launch --num_processes 8 scripts/METHOD.py" in text
     )
     assert "none of TRL's" not in refusal(written(f"{TRAINER} num_processes num_machines mixed_precision vm", tmp_path))
 

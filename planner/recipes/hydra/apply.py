@@ -136,10 +136,10 @@ def _no_such_key(override: Override, known: Sequence[str], *, is_whole: bool) ->
     near.sort(key=lambda name: name != f"train_{key}")
     if not near and not is_whole:
         return (
-            f"{cut(key)}: not a key of the system whose command this is. If a fork of it has the key, run planner in "
-            f"the checkout of the fork. Otherwise write +{cut(key)}=... for a new key"
+            f"{cut(key)}: not a key of the system whose command this is. Run planner in the checkout of the fork that "
+            f"has it, or write +{cut(key)}=... for a new key"
         )
-    hint = f"Did you mean {near[0]}? Otherwise write" if near else "Write"
+    hint = f"Write {near[0]} if you mean that, or" if near else "Write"
     return (
         f"{cut(key)}: not a key of that configuration, so Hydra refuses {quote(f'{key}={_shown(override.value)}')}. "
         f"{hint} +{cut(key)}=... for a new key"

@@ -161,7 +161,7 @@ class Defaults:
             near = options_of(self.folder, item.group_path)
             raise recipe_error(
                 where,
-                f"found no such file{f', but {near}' if near else ''}. "
+                f"found no such file{f', but these: {near}' if near else ''}. "
                 f"Write {cut(item.group_path) or 'config'}=NAME for one that exists",
             )
         file = self._read.setdefault(item.path, read(path_of(self.folder, item.path)))
