@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, Trap
+from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, Trap, unread_arguments
 from planner.recipes.scalars import number
 from planner.recipes.split import dropped_by_slicing, used_by_slicing
 
@@ -21,13 +21,7 @@ class Sliced:
 
     def unread_trap(self) -> Trap | None:
         """That the command has arguments that planner does not know."""
-        if not self.unread:
-            return None
-        text = (
-            f"{self.unread} is not set, so planner does not know these arguments. If they set the batch, it is another "
-            "one. --env NAME=VALUE sets a variable."
-        )
-        return Trap(name="not read", text=text)
+        return unread_arguments(self.unread)
 
     def empty_text(self) -> str:
         """What a model does with an empty batch."""

@@ -33,6 +33,17 @@ class Trap:
     text: str
 
 
+def unread_arguments(unread: str) -> Trap | None:
+    """A trap on arguments in shell variables that are not set, None if `unread` is empty."""
+    if not unread:
+        return None
+    text = (
+        f"{unread} is not set, so planner does not know these arguments. If they set the batch, it is another one. "
+        "--env NAME=VALUE sets a variable."
+    )
+    return Trap(name="not read", text=text)
+
+
 @dataclass(frozen=True, kw_only=True)
 class AmbiguousUnit:
     """A number whose unit is easily mistaken."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from planner.recipes.accelerate import DeepSpeedSizes
-from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Trap
+from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Trap, unread_arguments
 from planner.recipes.split import repeats_of_even_batches
 from planner.recipes.trl_traps import data_parallel, not_read, resumes, version_of
 
@@ -67,6 +67,8 @@ class TrlFacts:
     """whether `accumulation` is num_steps of accelerator_config"""
     unread: tuple[str, ...] = ()
     """files of the launcher or DeepSpeed that are not on this machine"""
+    unread_arguments: str = ""
+    """arguments of the command in shell variables that are not set, empty if there are none"""
     is_alone: bool = False
     """whether Python starts the script without a launcher"""
     resumes: bool = False
@@ -169,6 +171,7 @@ class TrlFacts:
             self._no_sync(),
             self._versions(options),
             self._handbook(),
+            unread_arguments(self.unread_arguments),
             not_read(self.unread),
             resumes(options.transformers) if self.resumes else None,
         ]

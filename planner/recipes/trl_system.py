@@ -22,6 +22,7 @@ from planner.recipes.source import YAML, RecipeSource
 from planner.recipes.system import System
 from planner.recipes.trackers import variables_of
 from planner.recipes.trl_batching import TrlFacts
+from planner.recipes.trl_keys import TRUTHS
 from planner.recipes.trl_sizes import SPLITS
 
 # Together with `model_name_or_path`, one of these marks a TRL recipe that leaves the batch to TRL's defaults.
@@ -116,6 +117,7 @@ def _of_command(found: RecipeSource, command: Command, options: RecipeOptions) -
     trl.leave_unresolved(keys)
     launch = launch_of(command, options, keys, found.source)
     recipe = trl.read(keys, options, script=command.script, launch=launch)
+    recipe = _with_unread(recipe, written)
     if is_alone(command) and isinstance(facts := recipe.foreign, TrlFacts):
         recipe = replace(recipe, foreign=replace(facts, is_alone=True))
         if facts.splits_batches:
@@ -131,6 +133,24 @@ def _of_command(found: RecipeSource, command: Command, options: RecipeOptions) -
         environment=variables_of(options.env),
         repeats=_notes(repeats, launch),
     )
+
+
+def _with_unread(recipe: Recipe, written: tuple[str, ...]) -> Recipe:
+    """The recipe with those arguments of its command that may be any options, such as `$ARGS` and `$@`."""
+    loose = [
+        argument
+        for before, argument in zip(("", *written), written, strict=False)
+        if argument.startswith(("$", "`")) and has_shell(argument) and not _takes_value(before)
+    ]
+    if not loose or not isinstance(recipe.foreign, TrlFacts):
+        return recipe
+    return replace(recipe, foreign=replace(recipe.foreign, unread_arguments=cut(", ".join(loose), 120)))
+
+
+def _takes_value(option: str) -> bool:
+    """Whether the word behind an option is its value. A boolean option stands alone, too."""
+    key = option.removeprefix("--").replace("-", "_")
+    return option.startswith("--") and "=" not in option and key not in TRUTHS and not key.startswith("no_")
 
 
 def _is_file_name(argument: str) -> bool:
