@@ -169,7 +169,7 @@ def _read_truths(keys: KeyReader) -> None:
     """Replaces texts such as `1` and `yes` by booleans, as transformers does."""
     entries = dict(keys.entries)
     for key in TRUTHS:
-        if not keys.has(key) or isinstance(keys.value(key), Unresolved | bool):
+        if not keys.has(key) or isinstance(entries[key].value, Unresolved | bool):
             continue
         text = str(keys.value(key)).lower()
         if text not in TRUE_TEXTS + FALSE_TEXTS:

@@ -1,6 +1,6 @@
 """TRL and the alignment-handbook as a `System`: their flat YAML, and commands that start TRL's scripts."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -22,6 +22,7 @@ from planner.recipes.source import YAML, RecipeSource
 from planner.recipes.system import System
 from planner.recipes.trackers import variables_of
 from planner.recipes.trl_batching import TrlFacts
+from planner.recipes.trl_keys import TRUTHS
 from planner.recipes.trl_sizes import SPLITS
 
 # Together with `model_name_or_path`, one of these marks a TRL recipe that leaves the batch to TRL's defaults.
@@ -132,8 +133,23 @@ def _of_command(found: RecipeSource, command: Command, options: RecipeOptions) -
         config_first=config_first,
         environment=variables_of(options.env),
         repeats=_notes(repeats, launch),
-        open_arguments=tuple(others),
+        open_arguments=tuple(dict.fromkeys([*_open_arguments(written), *others])),
     )
+
+
+def _open_arguments(written: Sequence[str]) -> list[str]:
+    """Those arguments of a command that may be any options, such as `$ARGS` and `$@`."""
+    return [
+        argument
+        for before, argument in zip(("", *written), written, strict=False)
+        if argument.startswith(("$", "`")) and has_shell(argument) and not _takes_value(before)
+    ]
+
+
+def _takes_value(option: str) -> bool:
+    """Whether the word behind an option is its value. A boolean option stands alone, too."""
+    key = option.removeprefix("--").replace("-", "_")
+    return option.startswith("--") and "=" not in option and key not in TRUTHS and not key.startswith("no_")
 
 
 def _is_file_name(argument: str) -> bool:

@@ -3,7 +3,7 @@
 import pytest
 
 from planner.errors import RecipeError
-from planner.recipes import RecipeOptions, job_of, read_recipe
+from planner.recipes import CheckOptions, RecipeOptions, job_of, read_recipe
 
 HALOS = (
     '#!/bin/bash\nBETA=$1\nLR=$2\nsrun bash -c "\naccelerate launch --num_processes \\$GPUS launch.py loss=dpo '
@@ -131,3 +131,45 @@ def test_what_a_script_sets_from_its_arguments_may_stand_on_one_line(between):
     run = f"B=$1{between}A=$2\naccelerate launch --num_processes 2 sft.py --model_name_or_path m "
     run += "--per_device_train_batch_size $B --gradient_accumulation_steps ${A}"
     assert read_recipe(run, (), RecipeOptions(env={"1": "4", "2": "8"}, **CHECK)).global_batch == 64
+
+
+@pytest.mark.parametrize("end", ['"$@"', "$ARGS", '"${ARGS[@]}"', "--learning_rate 1e-6 $1"])
+def test_a_check_says_which_arguments_of_a_command_of_trl_it_cannot_know(end):
+    """`ARGS="--gradient_accumulation_steps 8"` behind a condition is another batch."""
+    command = f"if [ $BIG ]; then ARGS=(x); fi\naccelerate launch sft.py {end} --model_name_or_path m --dataset_name d"
+    traps = read_recipe(command, (), RecipeOptions(gpus=8, **CHECK)).traps(CheckOptions(counts=(8,)))
+    unread = [trap.text.split(" is not set")[0] for trap in traps if trap.name == "not read"]
+    assert unread == [end.split()[-1].strip('"')]
+
+
+@pytest.mark.parametrize("option", ["gradient_checkpointing", "per_device_train_batch_size 2"])
+def test_a_check_refuses_what_it_cannot_know_behind_an_option(option):
+    """It may be the option's value, or any other options."""
+    command = f"accelerate launch sft.py --model_name_or_path m --dataset_name d --{option} $ARGS"
+    with pytest.raises(RecipeError, match=r"found .*\$ARGS in the command line, a shell variable") as raised:
+        read_recipe(command, (), RecipeOptions(gpus=8, **CHECK))
+    assert "null" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("script", "batch"),
+    [
+        ('RUN "$@"', 16),
+        ("RUN $*", 16),
+        ('set -- "$@" --gradient_accumulation_steps 4; RUN "$@"', 64),
+        ("shift; RUN --per_device_train_batch_size 1 --gradient_accumulation_steps $1", 16),
+        ("B=$2; shift; shift; RUN --per_device_train_batch_size $1", None),
+        ("if [ $A ]; then shift; fi; RUN --per_device_train_batch_size $2", None),
+        ("run() { RUN --per_device_train_batch_size $2; }; run $(cat sizes)", None),
+        ('shift $N; RUN --per_device_train_batch_size "$2"', None),
+    ],
+)
+def test_the_arguments_of_a_script_are_those_that_bash_counts(script, batch):
+    """`--env 1=... --env 2=...` are the script's arguments, also in `$@` and behind `shift`. None: refused."""
+    command = "accelerate launch --num_processes 8 sft.py --model_name_or_path m --dataset_name d "
+    options = RecipeOptions(env={"1": "--per_device_train_batch_size", "2": "2"}, **CHECK)
+    if batch is None:
+        with pytest.raises(RecipeError, match="a shell variable that is not set"):
+            read_recipe(script.replace("RUN ", command), (), options)
+    else:
+        assert read_recipe(script.replace("RUN ", command), (), options).global_batch == batch

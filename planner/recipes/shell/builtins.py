@@ -42,6 +42,17 @@ def set_options(words: Sequence[str], shell: Shell) -> None:
             shell.exports_all = word.startswith("-")
 
 
+def shift(words: Sequence[str], shell: Shell) -> None:
+    """`shift` and `shift 2`."""
+    count = int(words[0]) if words and re.fullmatch(r"\d{1,4}", words[0], re.ASCII) else None if words else 1
+    if shell.positional is not None and count is not None and count <= len(shell.positional):
+        shell.positional = shell.positional[count:]
+    elif shell.positional is not None or count is None or shell.num_shifted is None:
+        shell.positional = shell.num_shifted = None
+    else:
+        shell.num_shifted += count
+
+
 def names_set(nodes: Sequence[Node], shell: Shell, seen: set[str]) -> set[str]:
     """The names of all variables that commands may set."""
     names: set[str] = set()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from planner.recipes.shell.brackets import ShellError
-from planner.recipes.shell.builtins import DECLARING, SETTING, arguments, declared, names_set, set_options
+from planner.recipes.shell.builtins import DECLARING, SETTING, arguments, declared, names_set, set_options, shift
 from planner.recipes.shell.fields import Filled, has_braces
 from planner.recipes.shell.grammar import parse
 from planner.recipes.shell.nodes import Block, Node, Simple, assignment_of
@@ -69,14 +69,17 @@ class Follower:
         finally:
             self._first_lines.pop()
 
-    def call(self, name: str, shell: Shell, arguments: tuple[str, ...] | None) -> None:
-        """Follow a function. Its arguments are None if they are unknown."""
+    def call(self, name: str, shell: Shell, arguments: tuple[str, ...] | None, *, num_shifted: int | None = 0) -> None:
+        """Follow a function. Its arguments are None if they are unknown.
+
+        `num_shifted` is None unless the arguments given from outside may be the function's.
+        """
         self.called.add(name)
         if name in self._calls or len(self._calls) >= _MOST_CALLS:
             raise ShellError(f"found functions that call {name[:40]} again and again")
         self._calls.append(name)
         self._locals.append(set())
-        inner = replace(shell, layers=[*shell.layers, {}], positional=arguments)
+        inner = replace(shell, layers=[*shell.layers, {}], positional=arguments, num_shifted=num_shifted)
         self._all(shell.functions[name], inner)
         shell.exports_all, shell.splits = inner.exports_all, inner.splits
         local = self._locals.pop()
@@ -109,7 +112,7 @@ class Follower:
         if block.kind == "loop":
             for name in names_set(block.body, shell, set()) | ({block.name} if block.name else set()):
                 shell.set(name, None)
-        before, exported = (shell.positional, shell.exports_all), set(shell.exported)
+        before, exported = (shell.positional, shell.num_shifted, shell.exports_all), set(shell.exported)
         self._all(block.body, shell)
         changed = shell.layers.pop()
         for name in exported ^ shell.exported:
@@ -118,8 +121,8 @@ class Follower:
         for name, value in changed.items():
             if not shell.is_set(name) or shell.value(name) != value:
                 shell.set(name, None)
-        if (shell.positional, shell.exports_all) != before:
-            shell.positional = None
+        if (shell.positional, shell.num_shifted, shell.exports_all) != before:
+            shell.positional = shell.num_shifted = None
 
     def _simple(self, node: Simple, shell: Shell) -> bool:
         self.num_starts += 1
@@ -153,8 +156,7 @@ class Follower:
         elif name == "set":
             set_options(words[1:], shell)
         elif name == "shift":
-            known = shell.positional is not None and len(words) == 1
-            shell.positional = shell.positional[1:] if known and shell.positional is not None else None
+            shift(words[1:], shell)
         elif name in shell.functions:
             self._called(node, words, shell)
         elif words:
@@ -165,7 +167,7 @@ class Follower:
     def _called(self, node: Simple, words: tuple[str, ...], shell: Shell) -> None:
         for its in node.assignments:
             shell.assign(its)
-        self.call(words[0], shell, arguments(words[1:]))
+        self.call(words[0], shell, arguments(words[1:]), num_shifted=None)
         for its in node.assignments:
             shell.set(its.name, None)
 
@@ -268,6 +270,7 @@ def _child(shell: Shell, node: Simple, unknown: set[str], positional: tuple[str,
         exported=passed,
         never_known=shell.never_known | unknown,
         positional=positional,
+        num_shifted=None,
         splits=True,
         exports_all=False,
     )

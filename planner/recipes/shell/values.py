@@ -4,6 +4,7 @@ What planner cannot know stays visible in the word: `$NAME`, `${NAME}` in capita
 there.
 """
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +42,8 @@ class Shell:
     functions: dict[str, tuple[Node, ...]] = field(default_factory=dict)
     positional: tuple[str, ...] | None = None
     """the arguments of the script or of a function, None if unknown"""
+    num_shifted: int | None = 0
+    """how many of the script's given arguments `shift` has removed, None if unknown or if they are not its arguments"""
     never_known: set[str] = field(default_factory=set)
     """variables whose values are not followed"""
     splits: bool = True
@@ -186,12 +189,32 @@ class Shell:
         if self.positional is not None and not name[0].isalpha() and name[0] != "_" and name != "0":
             value = self._argument(name, self.positional, is_quoted=is_quoted)
             return value is not None, value
+        if name in {"@", "*"}:
+            value = self._given_arguments()
+            return value is not None, " ".join(value) if value and name == "*" and is_quoted else value
+        if name.isdigit() and name != "0":
+            return self._given_argument(int(name[:6]))
         if not self.is_set(name):
             return False, None
         value = self.value(name)
         if isinstance(value, tuple):
             return True, _element(value, index, is_quoted=is_quoted)
         return True, value if index in {None, "0", "@", "*"} else None
+
+    def _given_argument(self, at: int) -> tuple[bool, Value]:
+        """Whether `$1` and so on is given from outside, and its value, behind any `shift`."""
+        if self.num_shifted is None:
+            return any(name.isdigit() for name in self.given), None
+        value = self.given.get(str(at + self.num_shifted))
+        return value is not None, value
+
+    def _given_arguments(self) -> tuple[str, ...] | None:
+        """What `$@` is if `$1` and so on are given from outside. None if they are not."""
+        if self.num_shifted is None:
+            return None
+        numbers = itertools.count(self.num_shifted + 1)
+        found = tuple(itertools.takewhile(lambda text: text is not None, (self.given.get(str(at)) for at in numbers)))
+        return tuple(text for text in found if text is not None) or None
 
     @staticmethod
     def _argument(name: str, positional: tuple[str, ...], *, is_quoted: bool) -> Value:
