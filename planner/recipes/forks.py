@@ -29,7 +29,7 @@ class Fork:
     of: str
     """the system, for messages"""
     loss: Mapping[str, str] = field(default_factory=dict)
-    """what decides the loss: unknown keys below `loss.`, and known ones with an unknown value"""
+    """what decides the loss: unknown keys with `loss` in their name, and known ones with an unknown value"""
     others: Mapping[str, str] = field(default_factory=dict)
     """all other unknown keys, such as `noise_rate`"""
     said: frozenset[str] = frozenset()
@@ -100,7 +100,7 @@ def fork_of(
         if entry.value is None or entry.value == {} or is_known(key) or key in used:
             continue
         keys.value(key)  # read, so that it is not listed as dropped
-        (loss if key.startswith("loss.") else others)[key] = _shown(entry)
+        (loss if "loss" in key.lower() else others)[key] = _shown(entry)
         if entry.where == COMMAND_LINE:
             said.add(key)
         if _OF_BATCH.search(key.lower()) and not keys.mistakes:

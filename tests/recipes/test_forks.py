@@ -104,6 +104,12 @@ def test_a_fork_is_sliced_as_the_original():
     assert read_recipe(TRAIN.replace("FSDPTrainer", "DrTrainer"), (), CHECK).foreign.outcome(3).batch == 64
 
 
+def test_a_key_outside_of_the_section_loss_may_decide_it_too():
+    """A job of planner's own dpo would have dropped it."""
+    recipe = read_recipe(f"{TRAIN} +mode_loss=DrDPO", (), RecipeOptions(gpus=4))
+    assert recipe.draft.job["data"]["kind"] == "own"
+
+
 def test_a_mistyped_trainer_is_no_forks():
     with pytest.raises(RecipeError, match=r'trainer: found "FSDPTrainr" \(text\). Did you mean FSDPTrainer\?'):
         read_recipe(TRAIN.replace("FSDPTrainer", "FSDPTrainr"), (), CHECK)
