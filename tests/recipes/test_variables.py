@@ -133,7 +133,7 @@ def test_what_a_script_sets_from_its_arguments_may_stand_on_one_line(between):
     assert read_recipe(run, (), RecipeOptions(env={"1": "4", "2": "8"}, **CHECK)).global_batch == 64
 
 
-@pytest.mark.parametrize("end", ['"$@"', "$ARGS", '"${ARGS[@]}"', "--learning_rate 1e-6 $1"])
+@pytest.mark.parametrize("end", ['"$@"', "$ARGS", '"${ARGS[@]}"', "--learning_rate 1e-6 $1", "--push_to_hub $ARGS"])
 def test_a_check_says_which_arguments_of_a_command_of_trl_it_cannot_know(end):
     """`ARGS="--gradient_accumulation_steps 8"` behind a condition is another batch."""
     command = f"if [ $BIG ]; then ARGS=(x); fi\naccelerate launch sft.py {end} --model_name_or_path m --dataset_name d"
