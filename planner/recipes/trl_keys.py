@@ -47,6 +47,20 @@ TRUTHS = (
     "auto_find_batch_size",
 )
 """keys that planner reads as booleans"""
+# Further options of HfArgumentParser that need no value.
+_FLAGS = """
+activation_checkpointing activation_offloading batch_eval_metrics bf16_full_eval cast_lm_head_to_fp32
+dataloader_persistent_workers dataset_streaming ddp_find_unused_parameters disable_tqdm do_eval do_predict do_train
+enable_jit_checkpoint eval_on_start eval_use_gather_object fp16_full_eval fsdp full_determinism group_by_length
+hub_always_push hub_private_repo ignore_bias_buffers ignore_data_skip include_num_input_tokens_seen jit_mode_eval
+load_best_model_at_end log_completions log_unique_prompts mask_truncated_completions no_cuda overwrite_output_dir
+padding_free prediction_loss_only push_to_hub restore_callback_states_from_checkpoint save_on_each_node
+save_only_model tf32 torch_compile trust_remote_code use_adaptive_entropy use_bnb_nested_quant use_cache use_cpu
+use_ipex use_liger_kernel use_mps_device use_transformers_continuous_batching use_transformers_paged use_vllm
+vllm_enable_sleep_mode
+"""
+ALONE = frozenset(TRUTHS) | TRUE_BY_DEFAULT | frozenset(_FLAGS.split())
+"""options that may stand without a value on a command line"""
 TEXTS = (
     "report_to",
     "run_name",

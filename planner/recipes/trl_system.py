@@ -22,17 +22,11 @@ from planner.recipes.source import YAML, RecipeSource
 from planner.recipes.system import System
 from planner.recipes.trackers import variables_of
 from planner.recipes.trl_batching import TrlFacts
+from planner.recipes.trl_keys import ALONE
 from planner.recipes.trl_sizes import SPLITS
 
 # Together with `model_name_or_path`, one of these marks a TRL recipe that leaves the batch to TRL's defaults.
 _BESIDE_A_MODEL = ("gradient_accumulation_steps", "dataset_name", "dataset_mixture", "dataset_mixer")
-# Boolean options that often stand alone. A check needs those of `trl_keys.TRUTHS`, so it refuses `--bf16 $ARGS`.
-_ALONE = (
-    "do_train", "do_eval", "do_predict", "push_to_hub", "tf32", "overwrite_output_dir", "group_by_length",
-    "eval_on_start", "use_vllm", "log_completions", "trust_remote_code", "save_only_model",
-    "load_best_model_at_end", "dataset_streaming", "torch_compile", "use_liger_kernel", "hub_private_repo",
-    "log_on_each_node", "disable_tqdm", "ddp_find_unused_parameters",
-)  # fmt: skip
 
 
 def detect(found: RecipeSource) -> bool:
@@ -155,7 +149,7 @@ def _open_arguments(written: Sequence[str]) -> list[str]:
 def _takes_value(option: str) -> bool:
     """Whether the word behind an option is its value. A boolean option stands alone, too."""
     key = option.removeprefix("--").replace("-", "_")
-    return option.startswith("--") and "=" not in option and key not in _ALONE and not key.startswith("no_")
+    return option.startswith("--") and "=" not in option and key not in ALONE and not key.startswith("no_")
 
 
 def _is_file_name(argument: str) -> bool:

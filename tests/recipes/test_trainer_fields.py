@@ -12,11 +12,12 @@ import pytest
 import trl
 from accelerate.commands.launch import launch_command_parser
 from accelerate.utils import FullyShardedDataParallelPlugin, GradientAccumulationPlugin
-from transformers import TrainingArguments
+from transformers import HfArgumentParser, TrainingArguments
 from transformers.trainer_pt_utils import AcceleratorConfig
 
 from planner.recipes import trainer_fields
 from planner.recipes.trainer_fields import CAN, CANNOT, effect_of, names
+from planner.recipes.trl_keys import ALONE
 
 _PACKAGE = Path(accelerate.__file__).parent
 _VARIABLE = re.compile(
@@ -81,6 +82,15 @@ def test_a_name_has_one_row(section):
     """A name that can change the batch is not among those that cannot, and none is listed twice."""
     listed = [name for text in CANNOT[section].values() for name in text.split()] + list(CAN[section])
     assert len(listed) == len(set(listed))
+
+
+def test_options_without_a_value_are_known():
+    """A variable behind one is no value of it, so it may hold the batch."""
+    configs = (trl.SFTConfig, trl.DPOConfig, trl.KTOConfig, trl.GRPOConfig, trl.ScriptArguments, trl.ModelConfig)
+    actions = [action for config in configs for action in HfArgumentParser([config])._actions]
+    theirs = {action.dest for action in actions if action.nargs == "?"}
+    assert "push_to_hub" in theirs
+    assert theirs <= ALONE
 
 
 def test_deepspeeds_sizes_are_those_that_transformers_compares():
