@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 from planner.files.messages import cut
 from planner.recipes.config_reader import recipe_error
+from planner.recipes.scalars import has_shell
 from planner.recipes.shell.brackets import ShellError
 from planner.recipes.shell.documents import Script, continued, scripts_in
-from planner.recipes.shell.programs import module_named, script_at, script_named
+from planner.recipes.shell.programs import module_named, nested_script, script_at, script_named
 from planner.recipes.shell.runs import Follower, Started
 from planner.recipes.shell.values import Shell
 
@@ -98,6 +99,8 @@ class _Finder:
     group_size: int | None = None
     last: _Training | None = None
     """the training command if the command before was one"""
+    unknown: str = ""
+    """a command that a shell makes of a variable whose value planner does not know, with its line"""
 
     def visit(self, started: Started) -> None:
         """Note a command if it is a training, or says how many completions a prompt has."""
@@ -127,6 +130,10 @@ class _Finder:
                 "backslash at the end of the line before it, and no remark or empty line between them"
             )
         self.last = None
+        text, _ = nested_script(started.words) or ("", ())
+        is_open = has_shell(text) or (first.startswith("$") and has_shell(first))
+        if is_open and not self.unknown and not is_command(text):
+            self.unknown = f"line {started.line} runs {cut(' '.join(started.words), _SHOWN)}"
         for word, after in zip(started.words, [*started.words[1:], ""], strict=True):
             name, sign, value = word.partition("=")
             size = value if sign else after
@@ -166,7 +173,9 @@ def command_of(text: str, source: str, env: Mapping[str, str] | None = None) -> 
         if is_command(script.text) or _SAMPLES in script.text:
             _follow(script, finder, env or {})
     if not finder.found:
-        raise recipe_error(source, f"found no training command ({KNOWN_COMMANDS}). Write one")
+        unknown = f", but {finder.unknown}, whose value planner does not know" if finder.unknown else ""
+        fix = "Write the training command in single quotes as the recipe" if unknown else "Write one"
+        raise recipe_error(source, f"found no training command ({KNOWN_COMMANDS}){unknown}. {fix}")
     if len(finder.found) > 1:
         raise several(finder.found, source)
     return _command(finder.found[0], finder.group_size)

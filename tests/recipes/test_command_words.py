@@ -279,3 +279,10 @@ def test_the_size_of_a_sampled_group_is_read_by_words():
     assert command_of(sampled.format("=4"), "x").group_size == 4
     assert command_of(sampled.format(" '8' # 9"), "x").group_size == 8
     assert command_of(f"# {sampled.format(' 4')}", "x").group_size is None
+
+
+@pytest.mark.parametrize("start", ['eval "$CMD"', 'bash -c "$CMD"', "srun bash -c $CMD", "$CMD"])
+def test_a_command_in_a_variable_that_planner_cannot_fill_in_is_named(start):
+    script = f'CMD="torchrun $(pwd)/sft.py --bf16"\necho $CMD\n{start}\n'
+    with pytest.raises(RecipeError, match=r"line 3 runs .*\$CMD, whose value planner does not know"):
+        command_of(script, "run.sh")

@@ -225,7 +225,7 @@ class Follower:
                 inner.never_known |= unknown
                 if not self.hints.search(text):
                     with contextlib.suppress(ShellError):
-                        self.follow(text, inner)
+                        self.follow(text, inner, self._line_of_text(node, text))
             else:
                 inner = _child(shell, node, unknown, arguments(behind[1:]))
             self._follow_text(text, inner, self._line_of_text(node, text))
