@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
+from planner.files.messages import cut
 from planner.recipes.drafting import plain
 from planner.recipes.entries import COMMAND_LINE, Entry, KeyReader
 from planner.recipes.hydra.grammar import Override
@@ -76,7 +77,7 @@ class Fork:
 
 
 def _listed(values: Mapping[str, str]) -> str:
-    shown = [f"{key}={value}" for key, value in list(values.items())[:_MOST_SHOWN]]
+    shown = [f"{cut(key)}={value}" for key, value in list(values.items())[:_MOST_SHOWN]]
     left = len(values) - len(shown)
     return ", ".join(shown) + (f" and {left} more" if left > 0 else "")
 

@@ -168,7 +168,7 @@ def trap_lines(recipe: Recipe, question: CheckOptions, width: int | None = None)
     return [
         line
         for trap in recipe.traps(question)
-        for line in wrapped(f"{trap.name}: {trap.text}", width or _WIDTH, "  ", "    ")
+        for line in wrapped(printable(f"{trap.name}: {trap.text}"), width or _WIDTH, "  ", "    ")
     ]
 
 

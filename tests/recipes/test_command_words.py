@@ -286,3 +286,17 @@ def test_a_command_in_a_variable_that_planner_cannot_fill_in_is_named(start):
     script = f'CMD="torchrun $(pwd)/sft.py --bf16"\necho $CMD\n{start}\n'
     with pytest.raises(RecipeError, match=r"line 3 runs .*\$CMD, whose value planner does not know"):
         command_of(script, "run.sh")
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ('python sft.py "${D-}" a', ("", "a")),
+        ('python sft.py "${D:-}${E-}"', ("",)),
+        ("python sft.py ${D-} a", ("a",)),
+        ("declare -i D=3\nD=\npython sft.py $D", ("$D",)),
+        ("declare -l D\nexport D=A\npython sft.py $D", ("$D",)),
+    ],
+)
+def test_an_empty_default_in_quotes_is_a_word_and_attributes_leave_a_variable_open(script, words):
+    assert command_of(script, "run.sh").arguments == words

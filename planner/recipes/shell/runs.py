@@ -205,6 +205,8 @@ class Follower:
                 names.append(its.name)
             else:
                 names += declared(shell.fill(word).words, values, is_local=first == "local")
+        if changes & set(options):
+            shell.never_known |= {*names}  # the attribute stays, and changes later values, too
         for name, value in values.items():
             shell.set(name, value)
         if first not in {"export", "readonly"}:
