@@ -294,9 +294,10 @@ def test_a_command_in_a_variable_that_planner_cannot_fill_in_is_named(start):
         ('python sft.py "${D-}" a', ("", "a")),
         ('python sft.py "${D:-}${E-}"', ("",)),
         ("python sft.py ${D-} a", ("a",)),
+        ("IFS=,\npython sft.py ${D:-d e}", ("${D:-d e}",)),
         ("declare -i D=3\nD=\npython sft.py $D", ("$D",)),
         ("declare -l D\nexport D=A\npython sft.py $D", ("$D",)),
     ],
 )
-def test_an_empty_default_in_quotes_is_a_word_and_attributes_leave_a_variable_open(script, words):
+def test_an_empty_default_in_quotes_is_a_word_and_attributes_and_ifs_leave_a_variable_open(script, words):
     assert command_of(script, "run.sh").arguments == words

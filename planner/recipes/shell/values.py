@@ -141,12 +141,12 @@ class Shell:
             elif part.kind == "arithmetic":
                 value = self._computed(part.text, depth)
             is_split = splits and not part.is_quoted
-            if isinstance(value, Operand):
+            if value is None or (is_split and not self.splits):
+                leave(part, parts[at + 1 :][:1], made)
+            elif isinstance(value, Operand):
                 if part.is_quoted:
                     made.add("")  # a word, also if nothing is in it
                 self._pour(value.parts, made, splits=splits, depth=depth + 1, text_splits=is_split)
-            elif value is None or (is_split and not self.splits):
-                leave(part, parts[at + 1 :][:1], made)
             else:
                 self._add(value, made, is_split=is_split, splits=splits)
 
