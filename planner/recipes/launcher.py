@@ -121,7 +121,8 @@ def _of_options(
     if mesh is not None:
         known = replace(known, mesh=mesh)
     is_used = "use_parallelism_config" in launcher or _is_true(environment, "ACCELERATE_USE_PARALLELISM_CONFIG")
-    if is_used and known.kind == "FSDP" and shards == 1:
+    uses_fsdp = known.kind == "FSDP" or "use_fsdp" in launcher or _is_true(environment, "ACCELERATE_USE_FSDP")
+    if is_used and uses_fsdp and shards == 1:
         keys.wrong(accelerate.NOTHING_TO_SHARD)
     return launch if known == LaunchSettings(num_processes=None) else known
 

@@ -301,3 +301,8 @@ def test_a_command_in_a_variable_that_planner_cannot_fill_in_is_named(start):
 )
 def test_an_empty_default_in_quotes_is_a_word_and_attributes_and_ifs_leave_a_variable_open(script, words):
     assert command_of(script, "run.sh").arguments == words
+
+
+def test_a_variable_whose_export_may_have_ended_is_open():
+    made = command_of("export A=1\nif true; then unset A; fi\ntypeset A=7\npython sft.py --bf16", "run.sh")
+    assert made.environment == {"A": "$A"}

@@ -88,6 +88,16 @@ def test_gpus_that_share_a_micro_batch_are_refused_on_the_command_line(name):
         _planner(*SIZES, variables=[f"{name}={value}" for name, value in variables])
 
 
+def test_fsdp_without_gpus_to_shard_over_is_refused_also_beside_a_variable_for_deepspeed():
+    """accelerate's check sees the option, whatever the variable says. The first 10,000 cases did not have both."""
+    variables = (("ACCELERATE_USE_DEEPSPEED", "true"),)
+    options = ("--use_fsdp", "--fsdp_version", "2", "--use_parallelism_config", "--parallelism_config_cp_size", "1")
+    with pytest.raises(trainer_judge.Refused, match="no dimension for FSDP to shard across"):
+        _trainer(*SIZES, options=options, variables=variables)
+    with pytest.raises(RecipeError, match="dp_shard_size: found 1 with FSDP"):
+        _planner(*SIZES, launcher=("ACCELERATE_USE_DEEPSPEED=true", "accelerate", "launch", *options))
+
+
 @pytest.mark.parametrize("form", ["file", "text", "launcher", "variable"])
 def test_a_deepspeed_file_that_contradicts_is_an_error(tmp_path, form):
     """Its batch is 32 at 4 GPUs, and the recipe's 64 at 8."""

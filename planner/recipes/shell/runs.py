@@ -115,6 +115,7 @@ class Follower:
         before, exported = (shell.positional, shell.num_shifted, shell.exports_all), set(shell.exported)
         self._all(block.body, shell)
         changed = shell.layers.pop()
+        shell.never_known |= exported - shell.exported  # whether later values are exported is unknown, too
         for name in exported ^ shell.exported:
             shell.exported.add(name)
             changed[name] = None
