@@ -295,12 +295,24 @@ def test_a_command_in_a_variable_that_planner_cannot_fill_in_is_named(start):
         ('python sft.py "${D:-}${E-}"', ("",)),
         ("python sft.py ${D-} a", ("a",)),
         ("IFS=,\npython sft.py ${D:-d e}", ("${D:-d e}",)),
-        ("declare -i D=3\nD=\npython sft.py $D", ("$D",)),
         ("declare -l D\nexport D=A\npython sft.py $D", ("$D",)),
     ],
 )
 def test_an_empty_default_in_quotes_is_a_word_and_attributes_and_ifs_leave_a_variable_open(script, words):
     assert command_of(script, "run.sh").arguments == words
+
+
+@pytest.mark.parametrize("line", ["declare -i D=3", "typeset -n D=E", "f() { local -i D; }; f"])
+def test_a_variable_that_computes_or_names_another_one_is_refused(line):
+    """Its assignments may fail, or change the other one."""
+    with pytest.raises(RecipeError, match=r"line 1: found \w+ -[in], which planner does not read"):
+        command_of(f"{line}\npython sft.py --bf16", "run.sh")
+
+
+def test_a_default_that_sets_its_variable_leaves_it_open():
+    script = "export C=\nD=${C:=z} python sft.py $C"
+    made = command_of(script, "run.sh")
+    assert (made.arguments, made.environment["C"]) == ((), "$C")  # bash fills in words before it sets variables
 
 
 def test_a_variable_whose_export_may_have_ended_is_open():

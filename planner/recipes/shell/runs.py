@@ -194,7 +194,9 @@ class Follower:
         first = node.words[0].raw
         options = "".join(word.raw[1:] for word in node.words[1:] if word.raw.startswith(("-", "+")))
         exports = (first == "export" and "n" not in options) or "x" in options
-        changes = set("iluAc") if first == "export" else set("iluAcn")
+        if "i" in options or (first != "export" and "n" in options):
+            raise ShellError(f"line {self._line(node)}: found {first} -{options}, which planner does not read")
+        changes = set("luAc")
         values: dict[str, Value] = {}
         names: list[str] = []
         # bash fills in all words before it sets the first variable.

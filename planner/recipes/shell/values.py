@@ -183,7 +183,7 @@ class Shell:
         if not sign or sign[-1] == "?" or (is_set and (value not in {"", ()} or sign[0] != ":")):
             return value
         if sign[-1] == "=":
-            self.set(name, None)
+            self.never_known.add(name)
         return Operand.of(operand, part)
 
     def _looked_up(self, name: str, index: str | None, *, is_quoted: bool) -> tuple[bool, Value]:
