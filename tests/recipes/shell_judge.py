@@ -128,6 +128,9 @@ def _compared(command, words, trainings, has_failed, counts):
     if not trainings and (has_failed or any(map(is_open, words))):
         counts.unresolved += 1  # bash may fail at what planner leaves open
         return ""
+    if has_failed and tuple(words) != trainings[0].words:
+        counts.unresolved += 1  # bash went on behind a command that failed, whose variables planner has set
+        return ""
     if not trainings:
         return f"bash starts no training, planner {words}"
     call = trainings[0]

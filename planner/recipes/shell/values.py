@@ -183,6 +183,7 @@ class Shell:
         if not sign or sign[-1] == "?" or (is_set and (value not in {"", ()} or sign[0] != ":")):
             return value
         if sign[-1] == "=":
+            self.set(name, None)
             self.never_known.add(name)
         return Operand.of(operand, part)
 
