@@ -309,6 +309,12 @@ def test_a_variable_that_computes_or_names_another_one_is_refused(line):
         command_of(f"{line}\npython sft.py --bf16", "run.sh")
 
 
+def test_a_command_that_begins_as_an_element_of_an_array_is_refused():
+    with pytest.raises(RecipeError, match=r"a shell does not expect b\[\[ there"):
+        command_of("python sft.py a |b[[ |a", "run.sh")
+    assert command_of("b[1]=3\npython sft.py a", "run.sh").arguments == ("a",)
+
+
 def test_a_default_that_sets_its_variable_leaves_it_open():
     script = "export C=\nD=${C:=z} python sft.py $C"
     made = command_of(script, "run.sh")

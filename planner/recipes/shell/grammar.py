@@ -16,6 +16,8 @@ _MOST_LEVELS = 6
 _MOST_COMMANDS = 20_000
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+# Where a command begins, bash reads on to the `]`, also over blanks and lines.
+_SUBSCRIPT = re.compile(r"[A-Za-z_]\w*\[", re.ASCII)
 _FUNCTION = re.compile(r"[^\s'\"\\$`=]+")
 _RESERVED_ENDS = ("then", "else", "elif", "fi", "do", "done", "esac", "}")
 _OPERATOR_ENDS = (")", ";;", ";&", ";;&")
@@ -302,6 +304,8 @@ class _Parser:
                 assignments.append(found)
                 self._next()
             else:
+                if not words and _SUBSCRIPT.match(word.raw):
+                    raise self._unexpected()
                 words.append(word)
                 self._next()
                 if self._is("(") and len(words) == 1 and not assignments and _FUNCTION.fullmatch(word.raw):
