@@ -30,12 +30,13 @@ from planner.dispatch.worker import MakeHooks, WorkerConfig, train_worker, worke
 from planner.elastic.controller import ElasticController
 from planner.elastic.history import NO_COMMIT, LastCommit
 from planner.elastic.states import Rules
-from planner.errors import ClusterLost, RunError, StoreError, TrainingFailed
+from planner.errors import ClusterLost, PlanError, RunError, StoreError, TrainingFailed
 from planner.job import HfModel, Job, batch_sizes, workers_of
 from planner.local_cluster.environment import START_TIMEOUT, driver_environment, token_environment
-from planner.plan import FIRST_COLLECTIVES_S, KEPT_PROCESSES, NEW_PROCESSES
+from planner.plan import FIRST_COLLECTIVES_S, KEPT_PROCESSES, NEW_PROCESSES, ResizeCost
+from planner.provenance.identity import recorded_plan
 from planner.store.commit_names import commit_of
-from planner.store.earlier_generations import last_commit_cost
+from planner.store.earlier_generations import last_commit_cost, last_steps
 from planner.store.run_folder import RunFolder
 from planner.store.run_status import RunStatus
 from planner.store.storage import Storage
@@ -248,12 +249,8 @@ def _trainer(
         on_one_machine=embedded and worker.on_cpu,
     )
     cost = KEPT_PROCESSES if keep_processes else NEW_PROCESSES
-    commit = _last_commit(RunFolder(Storage(launch.url)))
-    controller = ElasticController(rules, cost=cost, clock=time.monotonic, commit=commit)
-    if reason:
-        controller.note(reason)
     return make_trainer(
-        controller,
+        _controller(launch, rules, cost, reason),
         train_worker,
         run=launch.url,
         launch_id=launch.launch_id,
@@ -281,12 +278,32 @@ def _trainer(
     )
 
 
+def _controller(launch: Launch, rules: Rules, cost: ResizeCost, reason: str) -> ElasticController:
+    """A new controller, which knows what earlier launches have measured. `reason` is why the last controller ended."""
+    run = RunFolder(Storage(launch.url))
+    controller = ElasticController(
+        rules, cost=cost, clock=time.monotonic, commit=_last_commit(run), earlier_sample_s=earlier_sample_s(run)
+    )
+    if reason:
+        controller.note(reason)
+    return controller
+
+
 def _last_commit(run: RunFolder) -> LastCommit:
     """The last commit on record, of any launch. Of 0 seconds if there is none or the store does not answer."""
     with suppress(StoreError):  # workers find out, and say more
         if known := last_commit_cost(run):
             return LastCommit(seconds=known.seconds, world_size=known.world_size, is_measured=False)
     return NO_COMMIT
+
+
+def earlier_sample_s(run: RunFolder) -> float:
+    """Seconds per sample of a step's cost, by the last steps on record, of any launch. 0 if there are none."""
+    with suppress(StoreError, PlanError):  # workers find out, and say more
+        if known := last_steps(run):
+            header, step_s = known
+            return max(step_s, 0.0) / recorded_plan(header).step_cost
+    return 0.0
 
 
 def _torch_config(*, on_gpu: bool, embedded: bool) -> Any:

@@ -48,6 +48,11 @@ def keepers_key(launch_id: str) -> str:
     return f"keepers-{launch_id}"
 
 
+def collectives_key(launch_id: str) -> str:
+    """Key under which the controller publishes for how many seconds the next group's first collectives may wait."""
+    return f"collectives-{launch_id}"
+
+
 def heartbeat_key(launch_id: str) -> str:
     """Key under which the controller publishes its heartbeat (`planner.dispatch.controller_heartbeat`)."""
     return f"heartbeat-{launch_id}"

@@ -1,5 +1,6 @@
 """What runs in a Ray Train worker: choose a device, train one generation, report a refusal to the driver."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -7,17 +8,19 @@ from typing import Any
 
 from planner.dispatch import mailbox
 from planner.dispatch.keepers import keepers_of
-from planner.dispatch.ray_internal import kv_put
+from planner.dispatch.ray_internal import kv_get, kv_put
 from planner.errors import PlannerError, TrainingFailed
 from planner.train.hooks import Hooks
 from planner.train.setup import Launch
+
+_log = logging.getLogger(__name__)
 
 MakeHooks = Callable[[Launch], Hooks]
 """called in each worker, in every generation. Must be picklable: a module's function, or a partial of one"""
 
 
 def worker_hooks(launch: Launch) -> Hooks:
-    """The hooks of a Ray worker: report metrics, stop on request, find keepers, and pass notes to the ledger."""
+    """The hooks of a Ray worker: report metrics, stop on request, find keepers and limits, pass notes to the ledger."""
     import ray.train
 
     return Hooks(
@@ -25,8 +28,18 @@ def worker_hooks(launch: Launch) -> Hooks:
         should_stop=lambda _step: mailbox.stop_requested(),
         may_hold=mailbox.may_hold,
         keepers=partial(keepers_of, launch),
+        collectives_s=partial(collectives_s, launch.launch_id),
         messages=mailbox.messages,
     )
+
+
+def collectives_s(launch_id: str) -> float:
+    """Seconds that the controller lets the first collectives of the newest group wait. 0 if that is not known."""
+    try:
+        return float(kv_get(mailbox.collectives_key(launch_id)) or 0.0)
+    except Exception:  # noqa: BLE001  # the worker trains with the usual timeout
+        _log.warning("the timeout of the first collectives is not known", exc_info=True)
+        return 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

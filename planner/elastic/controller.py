@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from planner.base.text import counted, duration
-from planner.elastic.group import Group
+from planner.elastic.group import Group, start_limit_s
 from planner.elastic.history import NO_COMMIT, History, LastCommit
 from planner.elastic.next_decision import NextDecision, next_decision
 from planner.elastic.pause import NotAResize, PlannedPause, price
@@ -19,14 +19,20 @@ from planner.elastic.step import after_failure, forced_pause, step
 from planner.elastic.stopping import held_stop_text, last_step_text, stop_text, stop_text_without_group
 from planner.elastic.texts import newest
 from planner.elastic.view import Act, View
-from planner.plan import ResizeCost
+from planner.plan import ResizeCost, first_collectives_s
 
 
 class ElasticController:
     """Holds the state of one launch, in the process that controls the workers."""
 
     def __init__(
-        self, rules: Rules, *, cost: ResizeCost, clock: Callable[[], float], commit: LastCommit = NO_COMMIT
+        self,
+        rules: Rules,
+        *,
+        cost: ResizeCost,
+        clock: Callable[[], float],
+        commit: LastCommit = NO_COMMIT,
+        earlier_sample_s: float = 0.0,
     ) -> None:
         """Begin a launch.
 
@@ -35,8 +41,10 @@ class ElasticController:
             cost: expected cost of a resize, used until this launch has measured one.
             clock: seconds, never going back.
             commit: the last commit of earlier launches, used until this launch has made one.
+            earlier_sample_s: seconds per sample of a step's cost in earlier launches, used until this launch has done
+                a step. 0 if not known.
         """
-        history = History(sizes=rules.sizes, default_cost=cost, commit=commit)
+        history = History(sizes=rules.sizes, default_cost=cost, commit=commit, earlier_sample_s=earlier_sample_s)
         self._clock = clock
         self.state: State = Idle(known=ControllerContext(rules=rules, history=history))
 
@@ -110,6 +118,13 @@ class ElasticController:
     def bad_nodes(self) -> tuple[str, ...]:
         """Nodes whose workers die again and again. No worker should be placed there."""
         return self.history.bad_nodes(self._clock())
+
+    def first_collectives_s(self, world_size: int) -> float:
+        """Seconds that collectives of the next group may wait, which has `world_size` workers, until it has measured.
+
+        Longer than the controller waits for its first step.
+        """
+        return first_collectives_s(start_limit_s(world_size, self.history))
 
     @property
     def worth_asking(self) -> tuple[int, ...]:
@@ -244,4 +259,4 @@ class ElasticController:
             resize = f"{pause.from_size} -> {group.size} workers"
             self.note(f"{resize} cost {duration(cost.seconds)} of training{done_again}")
         self.state = replace(state, known=self.state.known, group=group)
-        self._know_history(history.after_first_step(group.seen_s - group.started_s))
+        self._know_history(history.after_first_step(group.size, first_step_s, group.seen_s - group.started_s))

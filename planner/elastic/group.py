@@ -158,14 +158,28 @@ def hang(group: Group, history: History, now_s: float) -> Hang:
 
 def _deafness_s(group: Group, history: History) -> float:
     """The limit without progress while a worker does not answer."""
-    return longest_unanswered_s(round_s=history.round_s(group.size), commit_s=history.measured_commit_s(group.size))
+    return longest_unanswered_s(
+        round_s=history.round_s(group.size),
+        commit_s=history.measured_commit_s(group.size),
+        is_measured=history.is_speed_measured,
+    )
 
 
 def silence_limit_s(group: Group, history: History) -> float:
     """The limit without progress while all workers answer."""
-    commit_s = history.measured_commit_s(group.size)
-    limit_s = longest_silence_s(round_s=history.round_s(group.size), commit_s=commit_s)
-    if group.num_steps:
-        return limit_s
+    return _silence_limit_s(group.size, history) if group.num_steps else start_limit_s(group.size, history)
+
+
+def start_limit_s(world_size: int, history: History) -> float:
+    """The limit without progress before the first step of a group of this size, while all workers answer."""
     # Before its first step, a group reads the commit, perhaps with fewer workers, and compiles kernels.
-    return max(limit_s, 10 * history.first_step_s + 5 * commit_s)
+    at_start_s = 10 * history.first_step_s + 5 * history.measured_commit_s(world_size)
+    return max(_silence_limit_s(world_size, history), at_start_s)
+
+
+def _silence_limit_s(world_size: int, history: History) -> float:
+    return longest_silence_s(
+        round_s=history.round_s(world_size),
+        commit_s=history.measured_commit_s(world_size),
+        is_measured=history.is_speed_measured,
+    )

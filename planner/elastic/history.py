@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from planner.base.text import counted, duration
 from planner.errors import TrainingFailed
-from planner.plan import BatchSizes, CapacityAt, ResizeCost, Speeds, make_plan
+from planner.plan import FIRST_ROUND_S, BatchSizes, CapacityAt, ResizeCost, Speeds, make_plan
 
 _REMEMBERED_CHANGES = 256
 _REMEMBERED_STEPS = 20
@@ -69,6 +69,12 @@ class History:
     capacity: tuple[CapacityAt, ...] = ()
     step_times: Mapping[int, Times] = field(default_factory=dict)
     """world size -> seconds per step"""
+    first_step_times: Mapping[int, float] = field(default_factory=dict)
+    """world size -> seconds of the first step of the last group of that size. It is not typical, and often slower"""
+    earlier_sample_s: float = 0.0
+    """seconds per sample of a step's cost in the run's last generation before this launch. 0 if there is none"""
+    least_micro: int = 0
+    """the least of the largest micro-batches of this launch's groups. 0 before the first group"""
     growth_costs: Times = ()
     """seconds of training that each growth cost"""
     shrink_costs: Times = ()
@@ -144,9 +150,10 @@ class History:
         known = (*self.step_times.get(world_size, ()), seconds)[-_REMEMBERED_STEPS:]
         return replace(self, step_times={**self.step_times, world_size: known})
 
-    def after_first_step(self, seconds: float) -> Self:
-        """A copy after a group that took `seconds` from its start to its first step."""
-        return replace(self, first_step_s=max(self.first_step_s, seconds))
+    def after_first_step(self, world_size: int, seconds: float, since_start_s: float) -> Self:
+        """A copy after the first step of a group, which took `seconds` and ended `since_start_s` after its start."""
+        times = {**self.first_step_times, world_size: seconds}
+        return replace(self, first_step_s=max(self.first_step_s, since_start_s), first_step_times=times)
 
     @property
     def speeds(self) -> Speeds:
@@ -159,10 +166,23 @@ class History:
             return 0.0
         return self.speeds.seconds_per_step(make_plan(self.sizes, world_size))
 
+    @property
+    def is_speed_measured(self) -> bool:
+        """Whether this launch has measured a typical step, at any size."""
+        return bool(self.step_times)
+
     def round_s(self, world_size: int) -> float:
-        """Seconds of the longest round of a step at this size. 0 before any step."""
+        """Seconds of the longest round that is expected at this size, above 0. Limits that end a group follow from it.
+
+        By the plan's cost from what is known best: typical steps, first steps of groups, steps before this launch. If
+        nothing is known, the launch's first group gets `FIRST_ROUND_S`, and one with larger micro-batches more.
+        """
         plan = make_plan(self.sizes, world_size)
-        return self.step_s(world_size) * plan.max_micro_batch / plan.step_cost
+        if times := self.speeds.measured or self.first_step_times:
+            return Speeds(measured=times).seconds_per_step(plan) * plan.max_micro_batch / plan.step_cost
+        if self.earlier_sample_s:
+            return self.earlier_sample_s * plan.max_micro_batch
+        return FIRST_ROUND_S * max(plan.max_micro_batch / (self.least_micro or plan.max_micro_batch), 1.0)
 
     # -- resizes
 
@@ -224,11 +244,9 @@ class History:
 
     def after_placement(self, world_size: int) -> Self:
         """A copy after `world_size` workers got a place. More than the hold allowed ends the hold."""
-        return (
-            replace(self, hold=GrowthHold(world_size=self.hold.world_size))
-            if world_size > self.hold.world_size
-            else self
-        )
+        micro = make_plan(self.sizes, world_size).max_micro_batch
+        hold = self.hold if world_size <= self.hold.world_size else GrowthHold(world_size=self.hold.world_size)
+        return replace(self, hold=hold, least_micro=min(self.least_micro or micro, micro))
 
     # -- failures
 

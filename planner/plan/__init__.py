@@ -11,10 +11,18 @@ from planner.plan.node_packing import Resources, WorkerRange, worker_range, work
 from planner.plan.plan import Plan
 from planner.plan.revise import Decision, Situation, revise, worth_asking
 from planner.plan.speed import Speeds
-from planner.plan.timeouts import FIRST_COLLECTIVES_S, longest_collective_s, longest_silence_s, longest_unanswered_s
+from planner.plan.timeouts import (
+    FIRST_COLLECTIVES_S,
+    FIRST_ROUND_S,
+    first_collectives_s,
+    longest_collective_s,
+    longest_silence_s,
+    longest_unanswered_s,
+)
 
 __all__ = [
     "FIRST_COLLECTIVES_S",
+    "FIRST_ROUND_S",
     "KEPT_PROCESSES",
     "NEW_PROCESSES",
     "BatchSizes",
@@ -28,6 +36,7 @@ __all__ = [
     "Speeds",
     "WorkerRange",
     "checkpoint_interval",
+    "first_collectives_s",
     "longest_collective_s",
     "longest_silence_s",
     "longest_unanswered_s",

@@ -1,13 +1,14 @@
-"""Save times and losses of a run's earlier generations, read from the ends of their segments.
+"""Save times, step times and losses of a run's earlier generations, read from the ends of their segments.
 
-`plan/interval.py` chooses the commit interval from them.
+`plan/interval.py` chooses the commit interval from them. A launch expects its first rounds from the step times.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
-from planner.store.ledger import commits_among, header_among, readable, segment_name
-from planner.store.records import CommitRecord, StepRecord
+from planner.store.ledger import commits_among, header_among, readable, records_among, segment_name
+from planner.store.records import CommitRecord, GenerationRecord, StepRecord
 from planner.store.run_folder import RunFolder, commit_of
 from planner.store.storage import Storage
 
@@ -15,7 +16,7 @@ from planner.store.storage import Storage
 _MOST_GENERATIONS = 32
 # About 700 steps of a ledger. A header is a hundredth of it.
 _TAIL_BYTES = 2**18
-_NUM_SAVES = 3
+_NUM_SAVES, _NUM_STEPS = 3, 20
 # Quotes in messages are escaped, so no message matches.
 _STEP = b'"kind":"step"'
 
@@ -68,6 +69,22 @@ def last_commit_cost(run: RunFolder) -> CommitCost | None:
             header = header_among(run.storage.read_first(segment_name(number), _TAIL_BYTES))
             seconds = commits[-1].write_s or commits[-1].seconds
             return CommitCost(seconds=seconds, world_size=header.world_size) if header else None
+    return None
+
+
+def last_steps(run: RunFolder) -> tuple[GenerationRecord, float] | None:
+    """The newest generation with steps on record, and the median seconds of its last steps. None if there is none.
+
+    Reads the newest 32 generations at most.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    for number in reversed(run.segments()[-_MOST_GENERATIONS:]):
+        records = records_among(_tail(run.storage, number))
+        if times := [record.seconds for record in records if isinstance(record, StepRecord)]:
+            header = header_among(run.storage.read_first(segment_name(number), _TAIL_BYTES))
+            return (header, median(times[-_NUM_STEPS:])) if header else None
     return None
 
 

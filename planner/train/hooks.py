@@ -42,6 +42,9 @@ class Hooks:
     while it knows of none. The step stays in memory only if this is true on all workers"""
     keepers: Callable[[], Keepers | None] = lambda: None
     """called at the begin of a generation, and again in a thread while a keeper is missing. None: keeps nothing"""
+    collectives_s: Callable[[], float] = lambda: 0.0
+    """called on every worker at the begin of a generation. Seconds that collectives must wait at least, until the
+    generation has measured its own steps. 0: not known"""
     messages: Callable[[], Sequence[Note]] = lambda: ()
     """called on every worker after every step. The returned messages go into the ledger"""
     observe: Callable[[int, "TrainState", PassCounts], None] = lambda _step, _state, _work: None

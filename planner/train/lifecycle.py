@@ -22,6 +22,7 @@ from planner.errors import PlannerError, StoreError
 from planner.job import HfModel, Job
 from planner.job.step_schedule import StepSchedule, conversions, repeated_data_note
 from planner.keeper.addresses import Keepers
+from planner.plan import FIRST_COLLECTIVES_S
 from planner.plan.accumulator_placement import FLOAT_BYTES, INTEGER_BYTES, accumulator_placement
 from planner.plan.commit_size import COPIES_ON_OWN_NODE, COPIES_ON_TWO_NODES
 from planner.store.earlier_generations import EarlierGenerations, read_earlier
@@ -87,7 +88,7 @@ def begin(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
     Raises:
         PlannerError: the same error on every worker.
     """
-    world = World.join(choose_device)
+    world = World.join(choose_device, max(FIRST_COLLECTIVES_S, hooks.collectives_s()))
     run = world.agree(lambda: RunFolder(Storage(launch.url)))
     keepers = hooks.keepers() if launch.job.checkpoint.memory != "off" else None
     held = newest_held(world, keepers)

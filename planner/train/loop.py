@@ -81,7 +81,9 @@ class Loop:
         self._step = self._repeated_steps = 0
         self._has_remarked = False
         self._eval_s = self._durable_after_s = 0.0
-        self._collective_timeout = CollectiveTimeout(world.set_timeout, has_eval=job.eval.samples > 0)
+        self._collective_timeout = CollectiveTimeout(
+            world.set_timeout, has_eval=job.eval.samples > 0, first_s=world.collectives_s
+        )
 
     def run(self) -> GenerationEnd:
         """Train until the end or until a worker is asked to stop.

@@ -34,6 +34,8 @@ class World:
     """gloo group for small objects and agreements, apart from the collectives of gradients"""
     is_staged: bool = False
     """whether tensors pass through the CPU to other workers, because gloo is the device's only backend"""
+    collectives_s: float = FIRST_COLLECTIVES_S
+    """timeout of collectives with which the group begins, before it has measured any of its own steps"""
 
     @property
     def is_gloo(self) -> bool:
@@ -41,24 +43,33 @@ class World:
         return self.is_staged or self.device.type == "cpu"
 
     @classmethod
-    def join(cls, choose_device: Callable[[], torch.device]) -> "World":
+    def join(cls, choose_device: Callable[[], torch.device], collectives_s: float = FIRST_COLLECTIVES_S) -> "World":
         """The world of the default process group, which must be initialised. Every worker must call it.
+
+        Args:
+            choose_device: returns this worker's device.
+            collectives_s: timeout of the group's first collectives. The default process group has its own until now,
+                and keeps it if this is `FIRST_COLLECTIVES_S`.
 
         Raises:
             PlannerError: on every worker, if any of them has no device to train on.
         """
-        object_group = dist.new_group(backend="gloo", timeout=timedelta(seconds=FIRST_COLLECTIVES_S))
+        object_group = dist.new_group(backend="gloo", timeout=timedelta(seconds=collectives_s))
         device = _agree(object_group, lambda: _shared_gpu(choose_device()))
         make_current(device)
         is_staged = needs_staging(device.type, dist.get_backend_config())
-        return cls(
+        world = cls(
             rank=dist.get_rank(),
             world_size=dist.get_world_size(),
             device=device,
             mesh=_mesh(device.type, is_staged=is_staged),
             object_group=object_group,
             is_staged=is_staged,
+            collectives_s=collectives_s,
         )
+        if collectives_s != FIRST_COLLECTIVES_S:
+            world.set_timeout(collectives_s)
+        return world
 
     def gather(self, value: T) -> list[T]:
         """All ranks' values, in the order of ranks, on every rank."""

@@ -4,13 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from planner.dispatch import worker
 from planner.dispatch.keeper_census import Wanted
 from planner.dispatch.mailbox import PARKED, end_reply_key, request_stop, state_key, status_key
 from planner.elastic.controller import ElasticController
 from planner.elastic.node_requests import NodeRequests
 from planner.elastic.states import Idle, Rules, Waiting
 from planner.elastic.view import Act, View
-from planner.plan import BatchSizes, ResizeCost, WorkerRange
+from planner.plan import FIRST_COLLECTIVES_S, BatchSizes, ResizeCost, WorkerRange
 from planner.store.run_status import RunStatus
 
 pytestmark = pytest.mark.usefixtures("ray_environment")
@@ -161,6 +162,20 @@ class TestMemory:
         policy._controller = ElasticController(rules, cost=ResizeCost(grow_s=1.0, shrink_s=1.0), clock=lambda: 0.0)
         policy._care_for_keepers(View(room={"a": 1}, draining={"b": 3.0}))
         assert orders == [(Wanted(nodes=frozenset("a"), leaving=frozenset("b")), {"a": "here"})]
+
+
+def test_a_group_that_starts_finds_how_long_its_first_collectives_may_wait(policy, published, monkeypatch):
+    """Longer than the controller waits at that size: at one worker, the first round may take eight times as long."""
+    rules = Rules(sizes=BatchSizes(global_batch=8, max_micro=8), workers=WorkerRange(least=1, most=8), has_eval=False)
+    policy._controller = ElasticController(rules, cost=ResizeCost(grow_s=1.0, shrink_s=1.0), clock=lambda: 0.0)
+    policy._suspects, policy._room = set(), {}
+    monkeypatch.setattr(worker, "kv_get", lambda key: published.get(key, ""))
+    assert worker.collectives_s("l") == 0.0
+    policy.on_controller_start_worker_group(scaling_config=None, num_workers=8)
+    assert worker.collectives_s("l") == FIRST_COLLECTIVES_S
+    policy._controller.started(tuple("abcdefgh"))
+    policy.on_controller_start_worker_group(scaling_config=None, num_workers=1)
+    assert worker.worker_hooks(SimpleNamespace(launch_id="l")).collectives_s() == 8 * FIRST_COLLECTIVES_S
 
 
 class Gcs:

@@ -2,10 +2,12 @@
 
 import pytest
 
+from planner.dispatch.launch import earlier_sample_s
 from planner.store.earlier_generations import (
     CommitCost,
     EarlierGenerations,
     last_commit_cost,
+    last_steps,
     read_earlier,
     summarize_earlier,
 )
@@ -27,9 +29,9 @@ SEEN = EvalRecord(step=2, samples=3, tokens=9, loss=1.0, seconds=1.0)
 TOLD = EventRecord(message='stopped: "kind":"step" and "kind":"commit"', time_s=BEGAN_S)
 
 
-def step(number):
+def step(number, seconds=0.5):
     return StepRecord(
-        step=number, cursor=0, samples=4, tokens=4, checksum="0" * 16, loss=1.0, grad_norm=1.0, lr=0.1, seconds=0.5
+        step=number, cursor=0, samples=4, tokens=4, checksum="0" * 16, loss=1.0, grad_norm=1.0, lr=0.1, seconds=seconds
     )
 
 
@@ -168,3 +170,20 @@ def test_only_the_ends_of_the_newest_are_read(storage, monkeypatch):
     assert (found.losses, found.observed_s, found.save_times) == (31, 50.0, (5.0,))
     assert len(sizes) == 33
     assert max(sizes) == 2**18 < storage.size_bytes(segment_name(41))
+
+
+def test_the_last_steps_on_record_say_what_a_step_takes(storage):
+    """Their median, in the newest generation that did any. Its header has the plan."""
+    assert last_steps(RunFolder(storage)) is None
+    write(storage, 1, *(step(number, 9.0) for number in range(8)))
+    write(storage, 2, *(step(number, float(number)) for number in range(1, 31)), commit(31, 2), TOLD)
+    write(storage, 3, TOLD)
+    header, seconds = last_steps(RunFolder(storage))
+    assert (header.generation, seconds) == (2, 20.5)
+
+
+def test_a_launch_expects_rounds_by_the_last_steps_on_record(storage):
+    """Seconds per sample of what one worker computes one after another: four of them in the 2 s of a step."""
+    assert earlier_sample_s(RunFolder(storage)) == 0.0
+    write(storage, 1, step(0, 2.0))
+    assert earlier_sample_s(RunFolder(storage)) == 0.5

@@ -231,7 +231,10 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
                 self._controller.note(f"the autoscaler rejected {asked} workers: asking for {self._autoscaler.asked}")
 
     def on_controller_start_worker_group(self, *, scaling_config: object, num_workers: int) -> dict[str, str] | None:  # noqa: ARG002
-        """Keep workers off bad nodes if there is enough room without them."""
+        """Keep workers off bad nodes if there is enough room without them, and tell the group how long it may wait."""
+        first_s = self._controller.first_collectives_s(num_workers)
+        with contextlib.suppress(Exception):  # the group begins with the usual timeout
+            kv_put(mailbox.collectives_key(self._launch_id), f"{first_s:.3f}")
         return self.label_selector(num_workers)
 
     def label_selector(self, num_workers: int) -> dict[str, str] | None:
