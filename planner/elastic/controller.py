@@ -153,6 +153,7 @@ class ElasticController:
         if isinstance(self.state, Idle | Ending):
             return
         self.state = replace(self.state, group=self.state.group.stepped(metrics, self._clock()))
+        self._remember_told(self.state)
         self._note_durable(self.state.group)
         if self.state.group.num_steps == 1:
             self._measure_resize(self.state, int(metrics["step"]), float(metrics["seconds"]))
@@ -227,6 +228,12 @@ class ElasticController:
 
     def _know_history(self, history: History) -> None:
         self._know(replace(self.state.known, history=history))
+
+    def _remember_told(self, state: WithGroup) -> None:
+        """Remember what the group was told: it writes its notes at each step."""
+        if state.group.told:
+            known = replace(state.known, told={**state.known.told, **state.group.told})
+            self.state = replace(state, known=known, group=replace(state.group, told={}))
 
     def _note_durable(self, group: Group) -> None:
         """Forget the step that was only in memory if it is durable now, or if the group began before it."""

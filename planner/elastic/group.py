@@ -7,11 +7,15 @@ from typing import Any, Self
 from planner.elastic.history import History
 from planner.elastic.pause import NotAResize, Pause
 from planner.elastic.view import View
-from planner.plan import longest_silence_s, longest_unanswered_s
+from planner.plan import ReasonKind, longest_silence_s, longest_unanswered_s
 
 # The controller looks at a group every half second. After a longer gap than this, the controller itself was suspended,
 # perhaps together with the group. That time does not count as the group's silence.
 _LOOK_MOST_S = 15.0
+
+
+ReasonKey = tuple[int, frozenset[ReasonKind]]
+"""the size of a group, and what the reasons for its unused places are about (`planner.elastic.places`)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +76,8 @@ class Group:
     deaf_since: Mapping[int, float] = field(default_factory=dict)
     """rank -> time since when its process has not answered"""
     notice: GroupNotice = GroupNotice()
+    told: Mapping[ReasonKey, int] = field(default_factory=dict)
+    """like `ControllerContext.told`, of notes that the group may not have written yet"""
 
     @classmethod
     def started(cls, nodes: tuple[str, ...], pause: Pause, now_s: float) -> Self:

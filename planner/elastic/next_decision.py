@@ -10,6 +10,7 @@ from typing import Literal
 
 from planner.base.text import counted, duration
 from planner.elastic.group import silence_limit_s
+from planner.elastic.places import unused_places
 from planner.elastic.resize_choice import decide, longest_commit_wait_s, longest_warming_s
 from planner.elastic.states import (
     ControllerContext,
@@ -209,9 +210,10 @@ def _hold_text(known: ControllerContext, view: View, now_s: float) -> str:
 
 def _running_text(state: Running, view: View, now_s: float) -> str:
     decision = decide(state, _room_of(state, view, now_s), now_s)
-    reason = decision.reason if decision.kind == "wait" else f"no resize: {decision.reason}"
+    unused = unused_places(state, view, decision, now_s)
+    reason = unused.text if unused is not None else f"no resize: {decision.reason}"
     first = "" if state.group.num_steps else "the first step is not done yet"
-    return "; ".join(filter(None, (first, _hold_text(state.known, view, now_s), reason)))
+    return "; ".join(filter(None, (first, reason)))
 
 
 def _silence(state: Running | Warming, now_s: float) -> NextDecision:

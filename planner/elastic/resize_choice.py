@@ -18,7 +18,7 @@ def decide(state: Running, room: int, now_s: float) -> Decision:
     target = min(room, rules.workers.most)
     if rules.eager and target != size:
         reason = f"{size} -> {target}: this run uses every node"
-        return Decision(kind="resize", world_size=target, until_s=now_s, reason=reason)
+        return Decision(kind="resize", world_size=target, until_s=now_s, why="uses_every_node", reason=reason)
     return revise(_situation(state.known, size, now_s))
 
 

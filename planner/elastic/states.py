@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Self
 
-from planner.elastic.group import Group
+from planner.elastic.group import Group, ReasonKey
 from planner.elastic.history import History
 from planner.elastic.pause import NotAResize, Pause
 from planner.elastic.view import View
@@ -50,6 +50,8 @@ class ControllerContext:
     """notes not yet in a ledger, oldest first. A group that runs writes them"""
     topic: str = ""
     """topic of the last note that is not repeated until the room changes"""
+    told: Mapping[ReasonKey, int] = field(default_factory=dict)
+    """reasons for unused places -> how many were unused when that was told last"""
     waiting_since_s: float | None = None
     """since when there is room for fewer workers than `workers.min`, so that no group can start"""
     waited_s: float = 0.0
@@ -86,9 +88,9 @@ class ControllerContext:
 
     def room(self, view: View, now_s: float) -> int:
         """How many workers there is room for, without nodes on hold and bad nodes."""
-        return self.history.held(sum(self._usable(view.room, now_s).values()), now_s)
+        return self.history.held(sum(self.usable(view.room, now_s).values()), now_s)
 
-    def _usable(self, room: Mapping[str, int], now_s: float) -> Mapping[str, int]:
+    def usable(self, room: Mapping[str, int], now_s: float) -> Mapping[str, int]:
         """Room without the bad nodes, if that is enough for `workers.min`."""
         good = {node: count for node, count in room.items() if not self.history.is_bad(node, now_s)}
         return good if sum(good.values()) >= self.rules.workers.least else room

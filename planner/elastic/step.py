@@ -11,6 +11,7 @@ from dataclasses import replace
 from planner.base.text import counted, duration
 from planner.elastic.group import Group, GroupNotice, hang, is_hung
 from planner.elastic.pause import ForcedPause, NotAResize, Pause, PlannedPause
+from planner.elastic.places import UnusedPlaces, unused_places
 from planner.elastic.resize_choice import decide, longest_commit_wait_s, longest_warming_s
 from planner.elastic.states import ControllerContext, Ending, Idle, Running, State, Stopping, Waiting, Warming
 from planner.elastic.stopping import cannot_hold, grace_s, leave_s, needed_text, obstacle, stop_s
@@ -111,17 +112,15 @@ def _train(state: Running | Warming, view: View, now_s: float) -> tuple[State, A
     state = replace(state, known=state.known.with_room(room, now_s), group=group)
     if isinstance(state, Warming):
         return _await_newcomers(state, view, room, now_s)
-    return _consider(state, room, now_s)
+    return _consider(state, view, room, now_s)
 
 
-def _consider(state: Running, room: int, now_s: float) -> tuple[State, Act]:
-    """Start newcomers if more workers pay. `Running` or `Warming`."""
+def _consider(state: Running, view: View, room: int, now_s: float) -> tuple[State, Act]:
+    """Start newcomers if more workers pay. Otherwise tell why places stay unused. `Running` or `Warming`."""
     size = state.group.size
     decision = decide(state, room, now_s)
-    if decision.kind == "wait":
-        return _telling_once(state, f"wait: {decision.reason}")
     if decision.kind != "resize":
-        return state, Act()
+        return _telling_unused(state, unused_places(state, view, decision, now_s))
     # Newcomers start and import while the group still trains. The group stops only when they are ready.
     warming = Warming(
         known=state.known,
@@ -365,3 +364,15 @@ def _telling_once(state: State, text: str) -> tuple[State, Act]:
     if topic == state.known.topic:
         return state, Act()
     return replace(state, known=replace(state.known, topic=topic)), Act(texts=(text,))
+
+
+def _telling_unused(state: Running, found: UnusedPlaces | None) -> tuple[State, Act]:
+    """Do nothing, and note why places are unused if that is news.
+
+    A group writes its notes at its next step. If it ends before that, they are lost, so the next group tells again.
+    """
+    told = {**state.known.told, **state.group.told}
+    if found is None or not found.is_news(told):
+        return state, Act()
+    group = replace(state.group, told={**state.group.told, found.key: found.num_unused})
+    return replace(state, group=group), Act(texts=(found.text,))

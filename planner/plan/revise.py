@@ -22,6 +22,31 @@ _LEAST_FASTER = 0.02
 _LEAST_FASTER_UNMEASURED = 1.5
 
 
+ReasonKind = Literal[
+    # to resize or to pause
+    "too_little_room",
+    "workers_leave",
+    "pays",
+    "uses_every_node",
+    # to keep the group
+    "uses_all",
+    "not_needed",
+    "not_faster",
+    "not_won_back",
+    # to wait
+    "not_measured",
+    "room_just_changed",
+    "more_may_come",
+    "stays_too_short",
+    # why `planner.elastic` does not count all places as room
+    "workers_max",
+    "global_batch",
+    "hold",
+    "bad_nodes",
+]
+"""what a reason is about. Texts of one kind differ in numbers that change with time"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Situation:
     """Everything that the decision depends on.
@@ -77,7 +102,9 @@ class Decision:
     """the count to continue with: the current one for `keep` and `wait`, 0 for `pause`"""
     until_s: float
     """when to ask again if nothing changes: a time for `wait`, `now_s` for `resize`, else infinite"""
+    why: ReasonKind
     reason: str
+    """`why` with its numbers, as text"""
 
 
 def worth_asking(plan: Plan, most: int) -> int:
@@ -106,7 +133,7 @@ def revise(situation: Situation) -> Decision:
     levels = {min(change.world_size, usable) for change in now.capacity if change.world_size >= 1}
     counts = sorted({count for level in levels if (count := now.useful(level)) > now.plan.world_size}, reverse=True)
     if not counts:
-        return _keep(now, _nothing_to_gain(now))
+        return _nothing_to_gain(now)
     if not now.speeds.measured:
         return _grow_unmeasured(now, counts[0])
     judged = [_grow(now, count) for count in counts]
@@ -117,32 +144,36 @@ def revise(situation: Situation) -> Decision:
 
 def _pause(now: Situation) -> Decision:
     reason = f"there is room for {counted(now.usable, 'worker')}, and the job needs {now.workers_min}"
-    return Decision(kind="pause", world_size=0, until_s=math.inf, reason=reason)
+    return Decision(kind="pause", world_size=0, until_s=math.inf, why="too_little_room", reason=reason)
 
 
 def _shrink(now: Situation) -> Decision:
     count = now.useful(now.usable)
     room = f"there is room for only {now.usable} of {counted(now.plan.world_size, 'worker')}"
     fewer = "" if count == now.usable else f" ({count} are as fast)"
-    reason = f"{room}{fewer}: {_step_times(now, count)}"
-    return Decision(kind="resize", world_size=count, until_s=now.now_s, reason=reason)
+    return _resize(now, count, "workers_leave", f"{room}{fewer}: {_step_times(now, count)}")
 
 
-def _keep(now: Situation, reason: str) -> Decision:
-    return Decision(kind="keep", world_size=now.plan.world_size, until_s=math.inf, reason=reason)
+def _resize(now: Situation, count: int, why: ReasonKind, reason: str) -> Decision:
+    return Decision(kind="resize", world_size=count, until_s=now.now_s, why=why, reason=reason)
 
 
-def _wait(now: Situation, until_s: float, reason: str) -> Decision:
-    return Decision(kind="wait", world_size=now.plan.world_size, until_s=until_s, reason=reason)
+def _keep(now: Situation, why: ReasonKind, reason: str) -> Decision:
+    return Decision(kind="keep", world_size=now.plan.world_size, until_s=math.inf, why=why, reason=reason)
 
 
-def _nothing_to_gain(now: Situation) -> str:
-    """Why no larger count is tried: there are no more workers, or a step is not shorter with them."""
+def _wait(now: Situation, until_s: float, why: ReasonKind, reason: str) -> Decision:
+    return Decision(kind="wait", world_size=now.plan.world_size, until_s=until_s, why=why, reason=reason)
+
+
+def _nothing_to_gain(now: Situation) -> Decision:
+    """Keep, because no larger count is tried: there are no more workers, or a step is not shorter with them."""
     world_size, usable = now.plan.world_size, now.usable
     if usable == world_size:
-        return f"the run already has all that it may use now, {counted(usable, 'worker')}"
+        return _keep(now, "uses_all", f"the run already has all that it may use now, {counted(usable, 'worker')}")
     time = f"the time of {counted(now.plan.step_cost, 'sample')}"
-    return f"a step takes {time} at {counted(usable, 'worker')} and at {world_size}: nothing to gain"
+    reason = f"a step takes {time} at {counted(usable, 'worker')} and at {world_size}: nothing to gain"
+    return _keep(now, "not_needed", reason)
 
 
 def _step_times(now: Situation, count: int) -> str:
@@ -163,13 +194,13 @@ def _grow_unmeasured(now: Situation, count: int) -> Decision:
     move = f"{now.plan.world_size} -> {count}, {_step_times(now, count)}"
     if ratio < _LEAST_FASTER_UNMEASURED:
         reason = f"{move}: less than {_LEAST_FASTER_UNMEASURED:g} times as fast, and no step was measured yet"
-        return _wait(now, now.now_s + max(1.0, now.cost.grow_s), reason)
+        return _wait(now, now.now_s + max(1.0, now.cost.grow_s), "not_measured", reason)
     quiet_s = _best_since_s(now, count) + now.cost.grow_s
     if quiet_s > now.now_s:
         reason = f"{move}: no step was measured yet, and the room has just changed, so {_in(now, quiet_s)}"
-        return _wait(now, quiet_s, reason)
+        return _wait(now, quiet_s, "room_just_changed", reason)
     reason = f"{move}: {ratio:.1f} times as fast by the plan (no step was measured yet)"
-    return Decision(kind="resize", world_size=count, until_s=now.now_s, reason=reason)
+    return _resize(now, count, "pays", reason)
 
 
 def _best_since_s(now: Situation, count: int) -> float:
@@ -183,19 +214,19 @@ def _grow(now: Situation, count: int) -> Decision:
     step_s, new_step_s = now.step_s, now.speeds.seconds_per_step(now.plan.at(count))
     move, times = f"{now.plan.world_size} -> {count}", _step_times(now, count)
     if new_step_s > (1 - _LEAST_FASTER) * step_s:
-        return _keep(now, f"{move} would give {times}: not faster by {_LEAST_FASTER:.0%}")
+        return _keep(now, "not_faster", f"{move} would give {times}: not faster by {_LEAST_FASTER:.0%}")
     growth = Growth(step_s=step_s, new_step_s=new_step_s, remaining_s=now.remaining_s, cost=now.cost)
     pause = f"a pause of {duration(now.cost.grow_s)}"
     won_back = f"{duration(growth.win_back_s)} to win back {pause}, and {duration(now.remaining_s)} of training remain"
     if not growth.pays:
-        return _keep(now, f"{move}, {times}: it would take {won_back}")
-    until_s, why = _ready(now, growth, count)
+        return _keep(now, "not_won_back", f"{move}, {times}: it would take {won_back}")
+    until_s, why, text = _ready(now, growth, count)
     if until_s > now.now_s:
-        return _wait(now, until_s, f"{move}, {times}: {why}")
-    return Decision(kind="resize", world_size=count, until_s=now.now_s, reason=f"{move}, {times}: it takes {won_back}")
+        return _wait(now, until_s, why, f"{move}, {times}: {text}")
+    return _resize(now, count, "pays", f"{move}, {times}: it takes {won_back}")
 
 
-def _ready(now: Situation, growth: Growth, count: int) -> tuple[float, str]:
+def _ready(now: Situation, growth: Growth, count: int) -> tuple[float, ReasonKind, str]:
     """When to resize, and why then: the later of two times, at most `growth.longest_wait_s` away."""
     room = available_times(now.capacity, count)
     stayed_s = room.start_s + growth.wait_s(room.past_spells, now.now_s - room.start_s)
@@ -203,8 +234,9 @@ def _ready(now: Situation, growth: Growth, count: int) -> tuple[float, str]:
     rises = rise_times(now.capacity) if more_may_come else ()
     settled_s = growth.settled_s(rises, room.start_s)
     if settled_s > max(stayed_s, now.now_s):
-        return settled_s, f"more may come and one resize is cheaper than two, so {_in(now, settled_s)}"
-    return stayed_s, f"{_too_short(growth, room, count)}, so {_in(now, stayed_s)}"
+        text = f"more may come and one resize is cheaper than two, so {_in(now, settled_s)}"
+        return settled_s, "more_may_come", text
+    return stayed_s, "stays_too_short", f"{_too_short(growth, room, count)}, so {_in(now, stayed_s)}"
 
 
 def _too_short(growth: Growth, room: AvailabilityHistory, count: int) -> str:

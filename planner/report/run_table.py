@@ -26,6 +26,7 @@ from planner.store.records import (
     StepRecord,
 )
 from planner.store.run_folder import commit_of
+from planner.store.run_status import FRESH_S
 from planner.store.survey import SegmentEnds, Survey
 
 State = Literal["running", "elsewhere", "finished", "stopped", "broken"]
@@ -126,6 +127,10 @@ class RunDetail:
     """the newest generations, oldest first"""
     events: tuple[Event, ...]
     """the last events, oldest first"""
+    next: str
+    """what the run's controller decides next, or why it leaves places unused. Empty if no driver is alive here"""
+    next_time_s: float | None
+    """when the controller published that, in seconds since the epoch, or None"""
     held_out: tuple[tuple[int, float], ...]
     """the last `(step, held-out loss)`, ascending"""
     resume: str
@@ -237,6 +242,8 @@ def run_detail(survey: Survey) -> RunDetail:
         num_generations=survey.num_generations,
         generations=_generations(survey.segments, summary),
         events=events[-_NUM_EVENTS:],
+        next=survey.live.next if survey.live else "",
+        next_time_s=survey.live.time_s if survey.live else None,
         held_out=tuple(sorted(held_out.items())[-_NUM_HELD_OUT:]),
         resume=_resume(survey, summary),
     )
@@ -385,6 +392,8 @@ def detail_text(detail: RunDetail, now_s: float, width: int | None = None) -> li
         ("data", f"fingerprint {detail.data[:16]}, seed {detail.seed}" if detail.data else ""),
         ("driver", detail.driver),
         ("step", f"{line.step} of {line.total_steps or '?'}"),
+        ("workers", str(line.world_size) if line.state == "running" and line.world_size else ""),
+        ("next", _next_text(detail, now_s)),
         ("loss", "" if detail.loss is None else ", ".join([f"{detail.loss:.4f}", *metric_texts(detail.metrics)])),
         ("speed", _speed_text(detail)),
         ("memory", detail.speed.memory_text if detail.speed else ""),
@@ -410,6 +419,12 @@ def detail_text(detail: RunDetail, now_s: float, width: int | None = None) -> li
     for event in detail.events:
         text += hanging(f"{_clock(event.time_s)}  ", printable(event.text), width)
     return text
+
+
+def _next_text(detail: RunDetail, now_s: float) -> str:
+    """What the controller decides next, with its age if that is not live."""
+    is_old = detail.next_time_s is not None and now_s - detail.next_time_s > FRESH_S
+    return f"{detail.next} (published {ago(detail.next_time_s, now_s)})" if is_old else detail.next
 
 
 def _kept_text(detail: RunDetail) -> str:

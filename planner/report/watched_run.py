@@ -8,7 +8,7 @@ from planner.base.text import duration
 from planner.report.loss_curve import Points
 from planner.report.run_table import Event
 from planner.report.run_view import RunView
-from planner.store.run_status import RunStatus
+from planner.store.run_status import FRESH_S, RunStatus
 
 Style = Literal["", "bold", "dim", "good", "change", "wait", "bad"]
 """`change`: the group changes. `wait`: nothing trains, and nothing is wrong"""
@@ -16,8 +16,6 @@ Style = Literal["", "bold", "dim", "good", "change", "wait", "bad"]
 Driver = Literal["none", "alive", "ended", "dead", "elsewhere", "silent"]
 """`dead`: it did not release the run. `elsewhere`: on another machine, and not watched long enough yet.
 `silent`: there too, and it no longer renews its lease"""
-# Newer than this, a status is live. The controller publishes at least every 5 s while it does not start a group.
-_FRESH_S = 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +96,7 @@ def _live_state(seen: Seen) -> RunState:
         return RunState(word="starting", style="wait", text=f"the driver runs ({seen.driver_text}): no live state yet")
     # While a group trains or waits for room, the last text is of the past.
     word, text = _word(status), status.why if status.state in {"Idle", "Stopping"} or _is_starting(status) else ""
-    if seen.status_age_s > _FRESH_S:
+    if seen.status_age_s > FRESH_S:
         text = f"{text or status.next} (published {duration(seen.status_age_s)} ago)"
         # The controller publishes nothing while it starts a group.
         word = word if status.state == "Idle" else "no live state"

@@ -16,6 +16,8 @@ from planner.store.records import Count, Sealed, StoredModel, seal, unseal
 from planner.store.storage import Storage
 
 STATUS_FILE = "status.json"
+FRESH_S = 15.0
+"""a status that is younger is live. The controller publishes at least every 5 s while it does not start a group"""
 # On an object store, each write is a request.
 _LOCAL_S, _REMOTE_S = 1.0, 5.0
 # A store that hangs must not delay the end of a run for longer.

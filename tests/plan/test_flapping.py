@@ -63,7 +63,7 @@ def situation(plan, seen, measured, cost, now_s):
 def always(now):
     """Any other count, at once."""
     kind = "keep" if now.usable == now.plan.world_size else "resize"
-    return Decision(kind=kind, world_size=now.usable, until_s=math.inf, reason="")
+    return Decision(kind=kind, world_size=now.usable, until_s=math.inf, why="pays", reason="")
 
 
 def never(now):
@@ -72,7 +72,7 @@ def never(now):
 
 
 def always_keep(now):
-    return Decision(kind="keep", world_size=now.plan.world_size, until_s=math.inf, reason="")
+    return Decision(kind="keep", world_size=now.plan.world_size, until_s=math.inf, why="uses_all", reason="")
 
 
 def flapping(world_size, low_s=10.0, high_s=10.0, end_s=300.0, then=None):

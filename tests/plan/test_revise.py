@@ -2,12 +2,23 @@
 
 import math
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from planner.plan import NEW_PROCESSES, CapacityAt, Plan, ResizeCost, Situation, Speeds, revise, worth_asking
+from planner.plan import (
+    NEW_PROCESSES,
+    CapacityAt,
+    Plan,
+    ReasonKind,
+    ResizeCost,
+    Situation,
+    Speeds,
+    revise,
+    worth_asking,
+)
 
 COST = ResizeCost(grow_s=1.4, shrink_s=1.0)
 MORE_MAY_COME = "more may come and one resize is cheaper than two, so resize in 0.4 s if the room lasts"
@@ -85,6 +96,24 @@ def test_it_stays_within_the_jobs_bounds_and_what_is_there(now):
     else:
         assert decision.world_size == now.plan.world_size <= now.usable
         assert decision.until_s > now.now_s
+
+
+WHY = {
+    "pause": {"too_little_room"},
+    "resize": {"workers_leave", "pays"},
+    "keep": {"uses_all", "not_needed", "not_faster", "not_won_back"},
+    "wait": {"not_measured", "room_just_changed", "more_may_come", "stays_too_short"},
+}
+
+
+@given(now=situations())
+def test_each_decision_says_what_its_reason_is_about(now):
+    """Of a closed set. A run that keeps its size uses all that it may, or says why not."""
+    decision = revise(now)
+    assert decision.why in WHY[decision.kind]
+    assert decision.why in get_args(ReasonKind)
+    if decision.kind in {"keep", "wait"}:
+        assert (decision.why == "uses_all") == (now.usable == now.plan.world_size)
 
 
 @given(now=situations())

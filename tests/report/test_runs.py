@@ -7,6 +7,7 @@ import pytest
 from planner.report.run_table import detail_text, run_detail, run_line, run_table
 from planner.report.text_columns import ago, hanging, printable
 from planner.store.records import CommitRecord, EvalRecord, EventRecord, GenerationRecord, StepRecord, TrainingIdentity
+from planner.store.run_status import RunStatus
 from planner.store.survey import SegmentEnds, Survey
 
 BEGAN_S = 1_700_000_000.0
@@ -97,6 +98,21 @@ def test_the_newest_generation_of_a_live_run_is_running():
     """Its last record does not matter, and no step was computed again yet."""
     (line,) = run_detail(survey(segment(1, 0, *steps(0)), driver="alive")).generations
     assert (line.ended, line.recomputed_before) == ("running", 0)
+
+
+def test_a_live_run_says_how_many_workers_it_has_and_why_places_are_unused():
+    """In the controller's words, with their age if it has not spoken for a while. Nobody decides for an ended run."""
+    text = "1 of 3 places used, because workers.max is 1"
+    status = RunStatus(
+        launch="l", time_s=BEGAN_S, state="Running", why="", next=text, least=1, most=1, nodes=(), workers=()
+    )
+    detail = run_detail(survey(segment(1, 0, *steps(0), world_size=1), driver="alive", live=status))
+    assert (detail.next, detail.next_time_s) == (text, BEGAN_S)
+    shown = detail_text(detail, BEGAN_S + 5)
+    assert shown[shown.index("workers    1") + 1] == f"next       {text}"
+    assert f"next       {text} (published 2 min ago)" in detail_text(detail, BEGAN_S + 120)
+    ended = run_detail(survey(segment(1, 0, *steps(0), world_size=1), driver="ended"))
+    assert not any(line.startswith(("next", "workers")) for line in detail_text(ended, BEGAN_S))
 
 
 def test_events_have_their_times():

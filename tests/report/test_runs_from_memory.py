@@ -72,7 +72,7 @@ def test_show_names_the_step_that_is_in_memory_now(recovered):
     """Beside the durable one, while it is newer."""
     found = survey(recovered.run.storage.url, 32)
     for held, line in ((8, "held       step 8, in memory"), (3, ""), (0, "")):
-        detail = run_detail(dataclasses.replace(found, live=SimpleNamespace(held_step=held)))
+        detail = run_detail(dataclasses.replace(found, live=SimpleNamespace(held_step=held, next="", time_s=BEGAN_S)))
         lines = [line for line in detail_text(detail, BEGAN_S) if line.startswith("held ")]
         assert lines == ([line] if line else [])
         assert detail.summary.held_step == max(held, 3)
