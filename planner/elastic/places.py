@@ -77,9 +77,5 @@ def _limits(known: ControllerContext, view: View, now_s: float) -> Iterator[tupl
     text = f"node {min(left_out, default='')} is" if len(left_out) == 1 else f"{len(left_out)} nodes are"
     yield sum(known.usable(view.room, now_s).values()), "bad_nodes", f"{text} left out"
     if now_s < hold.until_s:
-        retry = f"planner tries more in {duration(hold.until_s - now_s)}"
-        yield (
-            hold.world_size,
-            "hold",
-            f"a start with more than {counted(hold.world_size, 'worker')} failed, and {retry}",
-        )
+        failed = f"a start with more than {counted(hold.world_size, 'worker')} failed"
+        yield hold.world_size, "hold", f"{failed}, and planner tries more in {duration(hold.until_s - now_s)}"
