@@ -179,7 +179,7 @@ class History:
         """
         plan = make_plan(self.sizes, world_size)
         if times := self.speeds.measured or self.first_step_times:
-            return Speeds(measured=times).seconds_per_step(plan) * plan.max_micro_batch / plan.step_cost
+            return Speeds(measured=times).most_seconds_per_step(plan) * plan.max_micro_batch / plan.step_cost
         if self.earlier_sample_s:
             return self.earlier_sample_s * plan.max_micro_batch
         return FIRST_ROUND_S * max(plan.max_micro_batch / (self.least_micro or plan.max_micro_batch), 1.0)

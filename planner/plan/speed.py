@@ -52,6 +52,18 @@ class Speeds:
         fixed_s, per_sample_s = _law(points)
         return seconds * (fixed_s + per_sample_s * plan.step_cost) / (fixed_s + per_sample_s * cost)
 
+    def most_seconds_per_step(self, plan: Plan) -> float:
+        """Seconds per step that a limit must allow for: `seconds_per_step`, and no less than what the cost says.
+
+        Measured times may hardly depend on the cost, where collectives take most of a step. The fit then says the same
+        of much larger costs. So beyond the largest measured cost, a step may take as much longer as its cost is larger.
+        """
+        expected_s, points = self.seconds_per_step(plan), self._by_cost(plan)
+        if plan.world_size in self.measured or not points:
+            return expected_s
+        cost, seconds = points[-1]
+        return max(expected_s, seconds * plan.step_cost / cost)
+
     def _by_cost(self, plan: Plan) -> list[tuple[int, float]]:
         """`(step cost, mean seconds)` by rising cost. World sizes of equal cost are one point."""
         points = sorted((plan.at(world_size).step_cost, seconds) for world_size, seconds in self.measured.items())

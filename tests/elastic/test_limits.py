@@ -152,6 +152,23 @@ def test_a_round_is_expected_from_the_plans_cost_whatever_is_known(sizes, known,
 
 
 @given(
+    sizes=st.builds(BatchSizes, global_batch=st.integers(64, 256), max_micro=st.integers(1, 256)),
+    measured=st.dictionaries(st.integers(8, 64), SECONDS, min_size=1, max_size=3),
+    size=st.integers(1, 7),
+)
+def test_a_deep_shrink_is_allowed_what_the_cost_says_although_measured_times_do_not_depend_on_it(sizes, measured, size):
+    """Where collectives take most of a step, 64 workers and 40 are equally fast. One worker is not."""
+    history = History(sizes=sizes, default_cost=COST)
+    for known, seconds in measured.items():
+        history = history.after_step(known, seconds)
+    cost = max(make_plan(sizes, known).step_cost for known in measured)
+    times = [seconds for known, seconds in measured.items() if make_plan(sizes, known).step_cost == cost]
+    least_s = min(times) * make_plan(sizes, size).max_micro_batch / cost
+    assert history.round_s(size) * (1 + 1e-9) >= least_s
+    assert silence_limit_s(group_of(size, 2), history) * (1 + 1e-9) >= 20 * least_s
+
+
+@given(
     st.builds(BatchSizes, global_batch=st.integers(16, 256), max_micro=st.integers(1, 64)),
     st.integers(1, 16),
     st.integers(1, 16),
