@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from pathlib import Path
 
 import pytest
 from plugin_package import install
@@ -55,6 +56,11 @@ def test_help_without_packages_lists_what_planner_knows():
     assert "It knows AWS, Azure and Google Cloud." in help_of("notice-agent")
     assert "It reads recipes of the DPO repository, HALOs, TRL and DeepSpeed." in help_of("check")
     assert "It reads the DPO repository, HALOs, TRL, DeepSpeed's batch sizes and its own jobs." in help_of("convert")
+
+
+def test_the_guide_has_a_row_for_each_cloud():
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "notices.md").read_text()
+    assert [name for name in cloud_names() if page.count(f"\n| {name} | ") != 2] == []
 
 
 @pytest.mark.usefixtures("site", "imported_anew")
