@@ -1,6 +1,7 @@
 """Small texts that many messages contain: numbers with units, counted things, the last line of an error."""
 
 import math
+from collections.abc import Sequence
 
 _MINUTE_S, _HOUR_S, _DAY_S, _YEAR_S = 60.0, 3600.0, 86400.0, 365.25 * 86400.0
 # A shorter estimate says no more than that it is short.
@@ -34,6 +35,11 @@ def _two_digits(value: float) -> str:
 def counted(number: int, thing: str) -> str:
     """`1 worker`, `2 workers`."""
     return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def enumerated(names: Sequence[str], last: str = "and") -> str:
+    """`a, b and c`, or with another word before the last name."""
+    return f" {last} ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def last_line(text: str, otherwise: str = "no reason given") -> str:

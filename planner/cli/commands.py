@@ -12,9 +12,7 @@ COMMANDS = {
     "init": "Write a commented job file that runs as it is, and the JSON Schema for editors.",
     "plan": "Show how the job's global batch is split at each GPU count. Starts nothing.",
     "run": "Train the job, or resume its run from the newest commit.",
-    "convert": (
-        "Make a job from a recipe of the DPO repository, HALOs, TRL or DeepSpeed, or another system's settings (--to)."
-    ),
+    "convert": ("Make a job from a recipe of TRL, DeepSpeed or another system, or another system's settings (--to)."),
     "check": (
         "Show at which GPU counts a recipe trains its exact batch, in its own system and with planner. Starts nothing."
     ),
@@ -39,9 +37,7 @@ COMMANDS = {
     ),
     "verify": "Train the job twice, at one world size and through several, and compare the two runs.",
     "demo": ("Train on four local nodes: one gets a preemption notice, two join, one is killed. Then audit the run."),
-    "notice-agent": (
-        "Watch AWS, Google Cloud or Azure for a preemption notice for this machine, and drain its Ray node."
-    ),
+    "notice-agent": "Watch the cloud for a preemption notice for this machine, and drain its Ray node.",
     "probe": "Measure the storage at PATH, the network between nodes, and copies to and from GPUs.",
     "schema": "Print the JSON Schema of the job file, with which editors complete and check job files.",
 }

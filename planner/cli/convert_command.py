@@ -23,6 +23,7 @@ from planner.cli.recipe_options import (
 from planner.errors import UserError
 from planner.plan.limits import MAX_WORKERS
 from planner.recipes import Recipe, job_of, needs_job, read_recipe, rewrite, targets
+from planner.recipes.unsupported import readable
 from planner.report.recipe_table import conversion_lines, rewrite_lines
 
 
@@ -52,8 +53,9 @@ def convert(
     max_micro: MicroOption = None,
     env: EnvOption = None,
 ) -> None:
-    """Make a job from a recipe of the DPO repository, HALOs, TRL or DeepSpeed, or another system's settings (--to).
+    """Make a job from a recipe of TRL, DeepSpeed or another system, or another system's settings (--to).
 
+    It reads {systems}.
     The job goes to stdout and a report on every key to stderr. With -o, the job goes to a file.
     With --to SYSTEM, it prints the settings that train exactly the same batch at --at GPUs.
     If there are none, it names the nearest counts and exits with 1.
@@ -85,6 +87,9 @@ def convert(
         raise UserError(f"{recipe}: found a planner job already. Add --to SYSTEM, or run planner plan {recipe}")
     _, text = job_of(found)
     _write(found, text, output, force=force)
+
+
+convert.__doc__ = str(convert.__doc__).format(systems=readable())
 
 
 def _print_rewrite(found: Recipe, to: str, gpus: int | None) -> None:

@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
+from planner.base.text import enumerated
 from planner.cli.options import warn_of_open_token
 from planner.dispatch.ray_internal.node_drainer import NodeDrainer
 from planner.errors import RunError
 from planner.notice.agent import Agent
-from planner.notice.clouds import find_cloud
+from planner.notice.clouds import cloud_names, find_cloud
 from planner.notice.fetch import Endpoint, Unreachable
 from planner.notice.notice import Cloud, Trouble
 
@@ -46,8 +47,9 @@ def notice_agent(
         bool, typer.Option("--dry-run", help="look once, print what was found and would be done, and do nothing")
     ] = False,
 ) -> None:
-    """Watch AWS, Google Cloud or Azure for a preemption notice for this machine, and drain its Ray node.
+    """Watch the cloud for a preemption notice for this machine, and drain its Ray node.
 
+    It knows {clouds}.
     Start it beside `ray start` on every node. It ends when its node ends, or at once if no cloud answers.
     """
     warn_of_open_token()
@@ -64,6 +66,9 @@ def notice_agent(
         Agent(cloud, node, _say, follow_advice=rebalance).run()
 
 
+notice_agent.__doc__ = str(notice_agent.__doc__).format(clouds=enumerated(cloud_names()))
+
+
 def _find_cloud(server: Endpoint) -> Cloud | None:
     why = ""
     for again in range(_CLOUD_TRIES):
@@ -74,7 +79,8 @@ def _find_cloud(server: Endpoint) -> Cloud | None:
             _say(f"no cloud's metadata server at {server.url} so far: {why}")
         if again < _CLOUD_TRIES - 1:
             time.sleep(_CLOUD_AGAIN_S)
-    _say(f"AWS, Google Cloud and Azure do not answer at {server.url} ({why}). No notice can come, so the agent ends")
+    asked = enumerated(cloud_names())
+    _say(f"no cloud answers at {server.url} ({why}): {asked} were asked. No notice can come, so the agent ends")
     return None
 
 

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from planner.data.examples import ASSISTANT, BadRow, Turn, Turns
+from planner.data.json_types import shown
 from planner.errors import DataError
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
@@ -102,13 +103,22 @@ class ChatTemplate:
         return text, spans[0] if spans else []
 
     def _source(self, settings: Mapping[str, Any]) -> str:
+        theirs = self.tokenizer.chat_template
         try:
-            return _dated(self.tokenizer.get_chat_template(self.own, settings.get("tools")))
-        except ValueError as error:
+            source = self.tokenizer.get_chat_template(self.own, settings.get("tools"))
+        except ValueError as error:  # there is none, or there are several and none is the default
+            names = ", ".join(sorted(map(repr, theirs))) if isinstance(theirs, dict) else ""
+            what = f"the chat templates {names}, and none is 'default'" if names else "no chat template"
             raise DataError(
-                f"{self.where}: its tokenizer has no chat template, and the rows are messages. Name a Jinja file with "
+                f"{self.where}: its tokenizer has {what}, and the rows are messages. Name a Jinja file with "
                 "model.chat_template: FILE, or write prompts and completions as texts"
             ) from error
+        if not isinstance(source, str):
+            raise DataError(
+                f"{self.where}: the chat_template of its tokenizer is {shown(source)}, and must be a string. Copy the "
+                "tokenizer's files again, or name a Jinja file with model.chat_template: FILE"
+            )
+        return _dated(source)
 
 
 _MOVES = (

@@ -87,13 +87,14 @@ def _turn(turn: object, where: str) -> Turn:
     # A column of structs gives each row the keys of all rows.
     present = {name: item for name, item in turn.items() if item is not None}
     if not isinstance(role := present.get("role"), str) or not role:
-        raise BadRow(f"{where} has no role ({_found(present, 'role')})")
+        found = "empty" if role == "" else _found(present, "role")
+        raise BadRow(f"{where}.role is {found}, and must be a text")
     content = present.get("content")
     if isinstance(content, list):
         # A plain template would write the list's brackets and keys into the text.
         raise BadRow(f"{where} has a list of parts as content, and must have a text. Join the parts")
     if not isinstance(content, str) and not present.get("tool_calls"):
-        raise BadRow(f"{where} has no content ({_found(present, 'content')})")
+        raise BadRow(f"{where}.content is {_found(present, 'content')}, and must be a text")
     for name, item in present.items():
         text = item if isinstance(item, str) else _as_json(item)
         _checked(text, where if name == "content" else f"{where}.{name}")

@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from planner.data.base import BOUNDARY, Progress, RowContribution, TokenIds, no_progress, token_row_counts
+from planner.data.foreign_files import HEAD_BYTES, require_rows
 from planner.data.json_types import json_type
 from planner.data.paths import MAX_LINE_BYTES, content_fingerprint, lines_of, opened, resolve
 from planner.errors import DataError
@@ -92,11 +93,14 @@ def read_rows(files: list[Path], field: str) -> Iterator[tuple[int, int, bytes]]
     """Every row as `(number of its file, offset of its line, all its tokens)`.
 
     Raises:
-        DataError: a line is not a JSON object with a text under `field`. The message names file and line.
+        DataError: a line is not a JSON object with a text under `field`, or a file has another format. The message
+            names file and line.
     """
     for number, file in enumerate(files):
         offset = 0
         with opened(file) as stream:
+            require_rows(file, stream.read(HEAD_BYTES), "the kind jsonl reads JSON lines")
+            stream.seek(0)
             for line_number, line in enumerate(lines_of(file, stream), 1):
                 if line.strip():
                     yield number, offset, _content(line, field, f"{file}:{line_number}")

@@ -16,6 +16,7 @@ from typing import Any
 from planner.base.disk import expanded, open_regular, read_bounded
 from planner.base.extras import how_to_install
 from planner.base.permissions import is_within
+from planner.data.json_types import shown
 from planner.errors import UserError
 from planner.job import HfModel, Job
 
@@ -122,8 +123,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     require_inside_folder(folder, folder / CONFIG)
     found = _read_json(folder / CONFIG, f"{folder}: not the folder of a Hugging Face model", _MAX_CONFIG_BYTES)
-    if not isinstance(kind := found.get("model_type"), str) or not _MODEL_TYPE.fullmatch(kind):
+    if "model_type" not in found:
         raise UserError(f"{folder / CONFIG}: it has no model_type, so it is not the file of a Hugging Face model")
+    if not isinstance(kind := found["model_type"], str) or not _MODEL_TYPE.fullmatch(kind):
+        raise UserError(
+            f"{folder / CONFIG}: model_type is {shown(kind)}, which neither planner nor transformers knows. Copy the "
+            "file again"
+        )
     return found
 
 
@@ -291,9 +297,10 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     index = folder / INDEX
     if index.exists():
         require_inside_folder(folder, index)
-        where = _read_json(index, str(index), _MAX_JSON_BYTES).get("weight_map")
-        if not isinstance(where, dict):
-            raise UserError(f"{index}: it has no weight_map. Copy it again")
+        content = _read_json(index, str(index), _MAX_JSON_BYTES)
+        if not isinstance(where := content.get("weight_map"), dict):
+            found_there = shown(where) if "weight_map" in content else "missing"
+            raise UserError(f"{index}: its weight_map is {found_there}, and must be an object. Copy it again")
         names = sorted({str(name) for name in where.values()})
         if foreign := [name for name in names if Path(name).name != name or name == ".." or not name.isprintable()]:
             raise UserError(f"{index}: it names {foreign[0]!r}, which is not a file in its folder")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.base.plugins import Plugin, installed
+from planner.data.foreign_files import HEAD_BYTES, require_rows
 from planner.data.json_array import array_values
 from planner.data.paths import lines_of, opened
 from planner.data.row import RawRow, Reader, unreadable
@@ -21,7 +22,6 @@ from planner.data.tables import parquet_rows
 from planner.errors import DataError
 
 _GROUP = "planner.row_files"
-_HEAD_BYTES = 4096
 _OUR_ENDINGS = {"json", "jsonl", "parquet"}
 
 
@@ -29,14 +29,17 @@ def reader_of(file: Path) -> Reader:
     """The reader of a file: that of an installed package for its name ending, else by the first bytes of the file.
 
     Raises:
-        DataError: the file cannot be read.
+        DataError: the file cannot be read, or has a format that planner does not read.
         PlannerError: the package cannot be used.
     """
     if foreign := _foreign_reader(file):
         return partial(_guarded, foreign)
     with opened(file) as stream:
-        head = stream.read(_HEAD_BYTES)
-    return next(reader for begins_so, reader in _BY_BEGINNING if begins_so(head))
+        head = stream.read(HEAD_BYTES)
+    reader = next(reader for begins_so, reader in _BY_BEGINNING if begins_so(head))
+    if reader is line_rows:
+        require_rows(file, head, f"planner reads {_readable()}")
+    return reader
 
 
 def package_code_digests(files: Iterable[Path]) -> tuple[str, ...]:
@@ -53,6 +56,12 @@ def package_code_digests(files: Iterable[Path]) -> tuple[str, ...]:
 def _packages() -> Mapping[str, Plugin]:
     """Name ending -> the package that reads such files. Cached: a lookup takes ms, and there may be many files."""
     return installed(_GROUP)
+
+
+def _readable() -> str:
+    """The forms of files that can be read here, those of packages included, as text."""
+    forms = ["JSON lines", "JSON arrays", "parquet files", *(f".{ending} files" for ending in _packages())]
+    return f"{', '.join(forms)} and folders of `save_to_disk`"
 
 
 def _foreign_reader(file: Path) -> Reader | None:

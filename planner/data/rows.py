@@ -65,7 +65,9 @@ def _of_split(read: Callable[[], Iterator[Row]], split: str | None, path: str) -
     whole = [row for row in first if not row.flaw]
     if not whole or not _split_of(whole[0]):
         if split is not None:
-            raise DataError(f"data.split is {split!r}, but the rows at {path!r} name no split. Leave data.split out")
+            raise DataError(
+                f"data.split is {split!r}, but the rows at {path!r} have no text as split. Leave data.split out"
+            )
         for row in chain(first, rows):
             yield replace(row, flaw="it names a split, and rows before it do not") if _split_of(row) else row
         return

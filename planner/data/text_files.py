@@ -2,6 +2,7 @@
 
 import os
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -10,8 +11,21 @@ from typing import ClassVar
 import numpy as np
 
 from planner.data.base import RowContribution, TokenIds, token_row_counts
+from planner.data.foreign_files import HEAD_BYTES, require_plain_text
 from planner.data.paths import content_fingerprint, opened, resolve
 from planner.errors import DataError
+
+
+def require_text(files: Iterable[Path]) -> None:
+    """Check that no file is in a binary format that planner knows.
+
+    Raises:
+        DataError: one is, or cannot be read.
+    """
+    for file in files:
+        with opened(file) as stream:
+            require_plain_text(file, stream.read(HEAD_BYTES))
+
 
 # Text has no NUL, so this byte can separate files.
 END_OF_FILE = b"\0"
@@ -42,6 +56,7 @@ class TextDataset:
             DataError: there is no file, or the files have fewer than two bytes in total.
         """
         root, files = resolve(path)
+        require_text(files)
         sizes = [file.stat().st_size + len(END_OF_FILE) for file in files]
         starts = (0, *accumulate(sizes))
         if starts[-1] - len(files) < 2:

@@ -12,6 +12,7 @@ from typing import Any
 from planner.base.text import counted, duration
 from planner.elastic.group import Group, start_limit_s
 from planner.elastic.history import NO_COMMIT, History, LastCommit
+from planner.elastic.losses import NodeLosses
 from planner.elastic.next_decision import NextDecision, next_decision
 from planner.elastic.pause import NotAResize, PlannedPause, price
 from planner.elastic.states import ControllerContext, Ending, Idle, Rules, Running, State, Stopping, Waiting, WithGroup
@@ -46,6 +47,7 @@ class ElasticController:
         """
         history = History(sizes=rules.sizes, default_cost=cost, commit=commit, earlier_sample_s=earlier_sample_s)
         self._clock = clock
+        self._losses = NodeLosses()
         self.state: State = Idle(known=ControllerContext(rules=rules, history=history))
 
     # -- decisions
@@ -56,8 +58,12 @@ class ElasticController:
         Raises:
             TrainingFailed: the group hangs, and there were too many failures that no lost node explains.
         """
-        self.state, act = step(self.state, view, self._clock())
-        return act
+        now_s = self._clock()
+        self._losses = self._losses.seen(view, now_s)
+        news = self._tell_losses(now_s)
+        self.state, act = step(self.state, view, now_s)
+        # A group that runs writes the note. Without one, the driver's terminal shows it.
+        return replace(act, texts=(*news, *act.texts)) if news and not view.nodes else act
 
     def next_decision(self, view: View) -> NextDecision:
         """What `step` decides next, and what that waits for. Call it with the view of the last `step`."""
@@ -193,12 +199,12 @@ class ElasticController:
         Raises:
             TrainingFailed: there were too many failures that no lost node explains.
         """
-        state, now_s = self.state, self._clock()
-        if dead:
-            start = newest(None if isinstance(state, Idle | Ending) else state.group)
-            known = state.known.telling(f"{counted(len(dead), 'node')} lost: training resumes from {start}")
-        else:
-            known = after_failure(state.known, blamed, reason, now_s)
+        now_s = self._clock()
+        group = None if isinstance(self.state, Idle | Ending) else self.state.group
+        self._losses = self._losses.after_failure(dead, newest(group), now_s, is_another=group is not None)
+        self._tell_losses(now_s)
+        state = self.state
+        known = state.known if dead else after_failure(state.known, blamed, reason, now_s)
         if not isinstance(state, Idle | Ending) and state.group.can_hold:
             group = state.group
             maybe = group.num_done if group.num_done > group.durable_step else 0
@@ -225,6 +231,13 @@ class ElasticController:
 
     def _know(self, known: ControllerContext) -> None:
         self.state = replace(self.state, known=known)
+
+    def _tell_losses(self, now_s: float) -> tuple[str, ...]:
+        """Queue or complete the note about lost nodes. Returns what is new in it."""
+        told = self._losses.note
+        self._losses, queue = self._losses.told(self.state.known.texts, now_s)
+        self._know(replace(self.state.known, texts=queue))
+        return (self._losses.note,) if self._losses.note != told else ()
 
     def _know_history(self, history: History) -> None:
         self._know(replace(self.state.known, history=history))

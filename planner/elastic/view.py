@@ -14,6 +14,8 @@ class View:
     """node -> workers of this job that it holds or could hold, without nodes that are dead or have notice"""
     draining: Mapping[str, float]
     """node -> seconds until it goes. Infinite if the notice has no deadline"""
+    dead: frozenset[str] = frozenset()
+    """nodes that are dead, or that do not answer"""
     nodes: tuple[str, ...] = ()
     """the node of each rank. Empty if no group runs"""
     parked: frozenset[int] = frozenset()

@@ -6,9 +6,6 @@ from typing import Any
 
 from planner.files.messages import KeyPath, Mistake, show
 
-# Memory is counted in bytes, so no amount is larger.
-_MAX_WHOLE = 2**63 - 1
-
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedMapping:
@@ -73,12 +70,12 @@ class CheckedMapping:
         self.refuse(key, fix)
         return ""
 
-    def whole(self, key: str, default: int | None = None) -> int:
-        """The whole number of at least 0 at `key`. Without a default, the key is required."""
+    def whole(self, key: str, default: int | None = None, *, num_bits: int = 63) -> int:
+        """The whole number from 0 to `2**num_bits - 1` at `key`. Without a default, the key is required."""
         value = self.values.get(key, default)
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_WHOLE:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**num_bits:
             return value
-        self.refuse(key, "Write a whole number from 0 to 2**63 - 1")
+        self.refuse(key, f"Write a whole number from 0 to 2**{num_bits} - 1")
         return 0
 
 

@@ -1,40 +1,33 @@
 """A KubeRay RayCluster, or the one in a RayJob -> the `Cluster`. A pod is a node.
 
-A pod's resources are found as Ray's autoscaler finds them (autoscaler/_private/kuberay/autoscaling_config.py).
+A pod's resources are found as Ray's autoscaler finds them (autoscaler/_private/kuberay/autoscaling_config.py). What
+Kubernetes or the KubeRay operator refuses is refused here.
 """
 
 import json
-import math
-import re
-from decimal import Decimal
 from typing import Any
 
 from planner.cluster.nodes import Cluster, NodeGroup
 from planner.files.cluster_section import CheckedMapping
 from planner.files.messages import escape
+from planner.files.quantities import amount, check_amount, check_limits
 
 KINDS = ("RayCluster", "RayJob")
-
-_QUANTITY = re.compile(r"(?P<number>\d{1,18}(?:\.\d{1,18})?)(?P<unit>m|[kMGT]|[KMGT]i)?")
-_UNITS = {
-    "m": Decimal("0.001"),
-    "k": Decimal(10**3),
-    "M": Decimal(10**6),
-    "G": Decimal(10**9),
-    "T": Decimal(10**12),
-    "Ki": Decimal(2**10),
-    "Mi": Decimal(2**20),
-    "Gi": Decimal(2**30),
-    "Ti": Decimal(2**40),
-}
+# Numbers of pods are int32 in KubeRay's definition.
+_POD_BITS = 31
+_MOST_DIGITS = 18
+# Resources that Ray knows by their own options.
+_USUAL = ("CPU", "GPU")
 
 
 def read_kuberay(root: CheckedMapping) -> Cluster | None:
     """The cluster, or None if something is wrong. `root.mistakes` then says what."""
     spec = root.section("spec", "Write the cluster")
     if root.values["kind"] == "RayJob":
+        _refuse_suspended(spec, "KubeRay starts no cluster for a suspended job")
         fix = "Write the cluster: with clusterSelector, the job does not say how large it is"
         spec = spec.section("rayClusterSpec", fix)
+    _refuse_suspended(spec, "KubeRay keeps no pods of a suspended cluster")
     autoscaling = spec.values.get("enableInTreeAutoscaling", False)
     if not isinstance(autoscaling, bool):
         spec.refuse("enableInTreeAutoscaling", "Write true or false")
@@ -43,6 +36,7 @@ def read_kuberay(root: CheckedMapping) -> Cluster | None:
     groups = []
     for worker in workers:
         name = worker.text("groupName", "Write the group's name")
+        _refuse_suspended(worker, "KubeRay keeps no pods of a suspended group")
         groups.append(_node_group(worker, escape(name), _sizes(worker, autoscaling=bool(autoscaling))))
     if root.mistakes:
         return None
@@ -55,14 +49,23 @@ def read_kuberay(root: CheckedMapping) -> Cluster | None:
     )
 
 
+def _refuse_suspended(section: CheckedMapping, reason: str) -> None:
+    """Refuse `suspend: true`, since its section offers no workers."""
+    value = section.values.get("suspend")
+    if value is True:
+        section.refuse("suspend", f"{reason}. Write false to see what it offers otherwise")
+    elif value is not None and value is not False:
+        section.refuse("suspend", "Write true or false")
+
+
 def _sizes(worker: CheckedMapping, *, autoscaling: bool) -> tuple[int, int, int]:
     """`(least replicas, most replicas, pods per replica)`. Without an autoscaler, least and most are `replicas`."""
-    hosts = worker.whole("numOfHosts", 1)
+    hosts = worker.whole("numOfHosts", 1, num_bits=_POD_BITS)
     if hosts == 0:
         worker.refuse("numOfHosts", "Write at least 1")
-    least = worker.whole("minReplicas", 0)
-    replicas = max(worker.whole("replicas", least), least)
-    most = worker.whole("maxReplicas", None if autoscaling else replicas)
+    least = worker.whole("minReplicas", 0, num_bits=_POD_BITS)
+    replicas = max(worker.whole("replicas", least, num_bits=_POD_BITS), least)
+    most = worker.whole("maxReplicas", None if autoscaling else replicas, num_bits=_POD_BITS)
     if least > most:
         worker.refuse("minReplicas", f"Write at most maxReplicas, {most}")
     if not autoscaling:
@@ -89,28 +92,45 @@ def _resources(group: CheckedMapping) -> dict[str, float]:
     container = containers[0] if containers else CheckedMapping(values={}, mistakes=[])
     offered = container.optional("resources")
     limits, requests = offered.optional("limits"), offered.optional("requests")
-    gpus = [
-        (section, key)
-        for section in (limits, requests)
-        for key in section.values
-        if isinstance(key, str) and key.endswith("gpu")
-    ]
+    check_limits(limits, requests)
     places = [(written, "CPU"), (start, "num-cpus"), (limits, "cpu"), (requests, "cpu")]
     if not any(key in section.values for section, key in places):
         limits.refuse("cpu", "Write the CPUs of Ray's container")
-    cpu, gpu = _first(places), _first([(written, "GPU"), (start, "num-gpus"), *gpus])
-    return {**_custom(written, start), "CPU": cpu, "GPU": gpu}
+    cpus = (_offer(section, key) for section, key in places if key in section.values)
+    return {**_custom(written, start), "CPU": next(cpus, 0), "GPU": _gpus(written, start, limits)}
 
 
-def _first(places: list[tuple[CheckedMapping, str]]) -> float:
-    """The amount at the first of `places` that has one, else 0."""
-    return next((_amount(section, key) for section, key in places if key in section.values), 0)
+def _gpus(written: CheckedMapping, start: CheckedMapping, limits: CheckedMapping) -> float:
+    """The GPUs of a pod. Of several kinds of GPUs in `limits`, Ray counts the first one that the pod has."""
+    for section, key in ((written, "GPU"), (start, "num-gpus")):
+        if key in section.values:
+            return _offer(section, key)
+    kinds = (key for key in limits.values if isinstance(key, str) and key.endswith("gpu"))
+    return next(filter(None, (amount(limits, key) for key in kinds)), 0)
+
+
+def _offer(section: CheckedMapping, key: str) -> float:
+    """The amount at `key` of a group's `resources`, `rayStartParams`, or a container's limits or requests.
+
+    The first two are maps of texts in KubeRay's definition. Ray reads `num-cpus` and `num-gpus` as whole numbers.
+    """
+    value, place = section.values[key], section.path[-1]
+    if place in {"limits", "requests"}:  # they are checked already
+        return amount(section, key)
+    if not isinstance(value, str):
+        section.refuse(key, "Write it in quotes: KubeRay takes only text here")
+    elif place == "rayStartParams" and not (value.isascii() and value.isdigit() and len(value) <= _MOST_DIGITS):
+        section.refuse(key, "Write a whole number in quotes, which is all that `ray start` takes")
+    else:
+        check_amount(section, key, is_whole=key == "GPU")
+        return amount(section, key)
+    return 0
 
 
 def _custom(written: CheckedMapping, start: CheckedMapping) -> dict[str, float]:
     """Custom resources: those in the group's `resources`, else those in `rayStartParams.resources`."""
     if written.values:
-        return {key: _amount(written, key) for key in written.values if isinstance(key, str)}
+        return {key: _offer(written, key) for key in written.values if isinstance(key, str) and key not in _USUAL}
     text = start.values.get("resources")
     if text is None:
         return {}
@@ -132,13 +152,3 @@ def _parsed(text: Any) -> dict[str, float] | None:
     ):
         return None
     return {name: float(amount) for name, amount in custom.items()}
-
-
-def _amount(section: CheckedMapping, key: str) -> float:
-    """A Kubernetes quantity, `4` or `3500m`, rounded up."""
-    value = section.values[key]
-    quantity = _QUANTITY.fullmatch(str(value)) if isinstance(value, str | int | float) else None
-    if quantity is None or isinstance(value, bool):
-        section.refuse(key, "Write a quantity, such as 4 or 3500m")
-        return 0
-    return math.ceil(Decimal(quantity["number"]) * _UNITS.get(quantity["unit"], Decimal(1)))

@@ -1,6 +1,8 @@
 """The job file that `planner init` writes: it runs unchanged on any machine, and shows every setting."""
 
+from planner.base.text import enumerated
 from planner.files.schema import EDITOR_LINE
+from planner.job.tracking import TRACKERS
 
 # The column of remarks, minus the two spaces before a key and the one before the remark.
 _COLUMN = 28
@@ -72,7 +74,7 @@ checkpoint:
   # verify: on_load            # or read_back: compare files with their digests after writing, too
   # memory: auto               # copies on this node and the next one, for resizes and lost nodes. Or off, or steps
 
-# Where the run's curves are sent: wandb, tensorboard, mlflow, trackio or jsonl. One, or a list
+# Where the run's curves are sent: {trackers}. One, or a list
 # tracking: []
 """
 
@@ -80,4 +82,5 @@ checkpoint:
 def template_job(name: str) -> str:
     """The text of a job file with every section. Settings left at their defaults are comments."""
     path = f"path: runs/{name}".ljust(_COLUMN)
-    return _STARTER.format(editor_line=EDITOR_LINE, name=name, path=path)
+    trackers = enumerated(TRACKERS.kinds(), "or")
+    return _STARTER.format(editor_line=EDITOR_LINE, name=name, path=path, trackers=trackers)

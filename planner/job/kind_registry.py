@@ -78,7 +78,7 @@ class KindRegistry(Generic[Spec]):
             return self.ours[kind]
         if plugin is None:
             raise self._unavailable(
-                f"found {self.what} {kind}. Write one of {', '.join(self._kinds())}, or install the package that has it"
+                f"found {self.what} {kind}. Write one of {', '.join(self.kinds())}, or install the package that has it"
             )
         try:
             return self._loaded(kind, plugin)
@@ -87,7 +87,7 @@ class KindRegistry(Generic[Spec]):
 
     def usable_specs(self) -> Iterator[Spec]:
         """Planner's own specs, then those of the packages that can be used."""
-        for kind in self._kinds():
+        for kind in self.kinds():
             try:
                 yield self.spec_of_kind(kind)
             except self._unavailable:
@@ -100,10 +100,11 @@ class KindRegistry(Generic[Spec]):
         Raises:
             UserError: a kind cannot be used.
         """
-        for kind in self._kinds():
+        for kind in self.kinds():
             self.spec_of_kind(kind)
 
-    def _kinds(self) -> tuple[str, ...]:
+    def kinds(self) -> tuple[str, ...]:
+        """The names of all kinds: planner's own, then those of installed packages. Imports none of them."""
         return (*self.ours, *(kind for kind in packages(self.group) if kind not in self.ours))
 
     def _loaded(self, kind: str, plugin: Plugin) -> Spec:

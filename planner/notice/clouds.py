@@ -15,7 +15,12 @@ from planner.notice.notice import Cloud, Seen
 
 GROUP = "planner.clouds"
 MakesCloud = Callable[[Endpoint], Cloud]
-KNOWN: tuple[MakesCloud, ...] = (Gcp, Aws, Azure)
+KNOWN: tuple[type[Gcp | Aws | Azure], ...] = (Gcp, Aws, Azure)
+
+
+def cloud_names() -> tuple[str, ...]:
+    """The names of the clouds that are asked: planner's own, then those of installed packages. Imports no package."""
+    return (*sorted(cloud.name for cloud in KNOWN), *installed(GROUP))
 
 
 def find_cloud(endpoint: Endpoint) -> tuple[Cloud | None, str]:

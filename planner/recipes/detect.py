@@ -10,7 +10,7 @@ from planner.recipes.command import KNOWN_COMMANDS
 from planner.recipes.config_reader import recipe_error
 from planner.recipes.source import RecipeSource
 from planner.recipes.system import System
-from planner.recipes.unsupported import READ
+from planner.recipes.unsupported import readable
 
 _MARKS = (
     "the DPO repository (batch_size, trainer, loss.name), HALOs (model.batch_size, loss.trainer), TRL "
@@ -55,7 +55,7 @@ def _near_miss(found: RecipeSource, added: Sequence[System]) -> str:
 def _unknown(found: RecipeSource) -> str:
     match found.kind:
         case "TOML":
-            return f"found TOML, which no supported system uses. planner reads {READ}"
+            return f"found TOML, which no supported system uses. planner reads {readable()}"
         case "Python":
             return (
                 "found a Python file. Write the command that starts it, in quotes, or for a training loop of your own, "
@@ -63,7 +63,7 @@ def _unknown(found: RecipeSource) -> str:
             )
         case "keys":
             return f"found no recipe that planner knows: {_nearest(list(found.tree))}"
-    return f"found no training command that planner knows ({KNOWN_COMMANDS}). It reads {READ}"
+    return f"found no training command that planner knows ({KNOWN_COMMANDS}). It reads {readable()}"
 
 
 def _nearest(keys: list[str]) -> str:
@@ -71,4 +71,4 @@ def _nearest(keys: list[str]) -> str:
         near = get_close_matches(key, _FINGERPRINTS, n=1, cutoff=0.8)
         if near and key not in _FINGERPRINTS:
             return f"{cut(key)} resembles {near[0]}. Write {near[0]} if you mean that"
-    return f"its keys are {cut(', '.join(keys), 100)}. Write a recipe of {_MARKS}"
+    return f"its keys are {cut(', '.join(keys), 100)}. Write a recipe of {readable(_MARKS)}"

@@ -50,7 +50,7 @@ def near_miss(found: RecipeSource) -> str:
         text = "this looks like HALOs before launch.py (its branch legacy), which needs its configuration"
         return f"{text}. Write the folder of its checkout, and the overrides behind it"
     what = script or "a Hydra configuration"
-    return f"found {what} with fewer than two keys of {_EXAMPLES[is_halos]}. planner reads {unsupported.READ}"
+    return f"found {what} with fewer than two keys of {_EXAMPLES[is_halos]}. planner reads {unsupported.readable()}"
 
 
 def _is_hydras(found: RecipeSource) -> bool:
@@ -82,9 +82,10 @@ def _of_options(script: str, options: list[str]) -> str:
     if len(trainers) >= _FEWEST_OPTIONS:
         shown = cut(", ".join(trainers[:_MOST_SHOWN]), 120)
         text = f"this looks like a script of its own on transformers' Trainer ({shown}), which planner does not read"
-        return f"{text}. It reads {unsupported.READ}"
+        return f"{text}. It reads {unsupported.readable()}"
     shown = cut(" ".join(options[:_MOST_SHOWN]), 120)
-    return f"found {script} with {shown}, which {HYDRA_SCRIPTS[script]} does not take. planner reads {unsupported.READ}"
+    foreign = f"found {script} with {shown}, which {HYDRA_SCRIPTS[script]} does not take"
+    return f"{foreign}. planner reads {unsupported.readable()}"
 
 
 @dataclass(frozen=True, kw_only=True)

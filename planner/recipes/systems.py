@@ -8,8 +8,8 @@ from planner.errors import PlannerError, UserError
 from planner.recipes import accelerate_system, deepspeed_system, hydra_systems, job_system, torchtitan, trl_system
 from planner.recipes.recipe import Recipe, Rewrite
 from planner.recipes.system import System
+from planner.recipes.unsupported import GROUP
 
-GROUP = "planner.recipes"
 READ = (trl_system.SYSTEM, deepspeed_system.SYSTEM, accelerate_system.SYSTEM, hydra_systems.DPO, hydra_systems.HALOS)
 """systems whose recipes planner reads, in the order of detection"""
 WRITTEN = (

@@ -53,7 +53,11 @@ def test_its_json(cli):
         ),
         (["rows.jsonl", "new"], 2, "rows.jsonl: the kind is not clear. Write --kind jsonl"),
         (["text.txt", "new", "--kind", "csv"], 2, "csv"),
-        (["text.txt", "new", "--kind", "jsonl"], 2, "planner: text.txt:1: not JSON"),
+        (
+            ["text.txt", "new", "--kind", "jsonl"],
+            2,
+            "text.txt is plain text, and the kind jsonl reads JSON lines. Choose",
+        ),
         (["rows.jsonl", "new", "--kind", "jsonl", "--field", "body"], 2, "no text under 'body' (found the keys"),
         (["rows.jsonl", "new", "--kind", "jsonl", "--field", ""], 2, "--field is empty"),
         (["text.txt", "new", "--field", "body"], 2, "--field body: text has no fields"),

@@ -89,10 +89,17 @@ def test_its_rows_are_refused_by_their_place(tmp_path):
         opened(path)
 
 
+@pytest.mark.usefixtures("example")
+def test_what_planner_reads_includes_the_files_of_packages(tmp_path):
+    (tmp_path / "pairs.tsv").write_text("prompt\tchosen\n")
+    with pytest.raises(DataError, match=r"is a TSV file, and planner reads .*, \.csv files and folders"):
+        opened(tmp_path / "pairs.tsv")
+
+
 @pytest.mark.usefixtures("site")
-def test_without_the_package_the_file_is_one_of_json_lines(tmp_path):
-    """By what it begins with, as every other file."""
-    with pytest.raises(DataError, match="5 of 5 rows cannot be used"):
+def test_without_the_package_the_file_is_refused_with_what_planner_reads(tmp_path):
+    reads = "JSON lines, JSON arrays, parquet files and folders of `save_to_disk`"
+    with pytest.raises(DataError, match=rf"pairs.csv is a CSV file, and planner reads {reads}\. Convert it"):
         opened(csv_file(tmp_path))
 
 

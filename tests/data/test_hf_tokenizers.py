@@ -1,7 +1,9 @@
 """Tokenizers and chat templates of Hugging Face models, trained here: what a sample's tokens are, and whose."""
 
 import itertools
+import json
 import re
+import shutil
 from functools import cache
 from pathlib import Path
 
@@ -226,6 +228,22 @@ def test_a_template_that_asks_for_the_date_gets_the_same_one_every_day(folders, 
         model=model(folders / "chatml", chat_template=str(tmp_path / "t.jinja")),
     ).sample(0)
     assert loaded(folders / "chatml").decode(whole(text)).startswith("26 Jul 2024\n<|im_start|>user\n")
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (5, r"the chat_template of its tokenizer is 5 \(a number\), and must be a string"),
+        ([{"name": "default", "template": True}], r"is true \(a boolean\), and must be a string"),
+        ([{"name": "x\x1b", "template": ""}], r"has the chat templates 'x\\x1b', and none is 'default'"),
+    ],
+)
+def test_a_template_of_a_wrong_type_is_not_said_to_be_missing(found, says, folders, tmp_path):
+    shutil.copytree(folders / "plain", tmp_path / "odd")
+    settings = tmp_path / "odd" / "tokenizer_config.json"
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), "chat_template": found}))
+    with pytest.raises(DataError, match=says):
+        opened("chat", [{"messages": HI + YO}], tmp_path, model=model(tmp_path / "odd"))
 
 
 def test_messages_without_a_template_are_refused(folders, tmp_path):

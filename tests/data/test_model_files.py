@@ -1,6 +1,7 @@
 """What can be told of a model from its folder, without torch: every mistake in words, before anything is started."""
 
 import json
+import re
 import shutil
 import struct
 
@@ -59,13 +60,41 @@ def test_a_whole_folder_passes(folder):
             {"max_position_embeddings": 32, "rope_parameters": {"rope_type": "dynamic", "factor": 4.0}},
             "knows 32 positions at which rope 'dynamic' is the same for all samples",
         ),
-        ({"model_type": None}, "it has no model_type"),
+        *(
+            ({"model_type": value}, rf"config.json: model_type is {re.escape(shown)}, which neither .* Copy the file")
+            for value, shown in [
+                (None, "null"),
+                (5, "5 (a number)"),
+                ("", '"" (a string)'),
+                ([], "[] (an array)"),
+                ({"model_type": "llama"}, '{"model_type": "llama"} (an object)'),
+                ("lla\x00\x1b[2Jma", r'"lla\u0000\u001b[2Jma" (a string)'),
+                ("\ud800", r'"\ud800" (a string)'),
+                ("l" * 10**5, f'"{"l" * 59}... (a string)'),
+            ]
+        ),
     ],
 )
 def test_a_configuration_that_cannot_be_trained_is_refused(folder, change, words):
     """By the file, with what it says."""
     (folder / "config.json").write_text(json.dumps({**CONFIG, **change}))
     with pytest.raises(UserError, match=words):
+        model_files.check(model(folder))
+
+
+def test_a_configuration_without_a_model_type_is_said_to_have_none(folder):
+    (folder / "config.json").write_text(json.dumps({"architectures": CONFIG["architectures"]}))
+    with pytest.raises(UserError, match="it has no model_type, so it is not the file of a Hugging Face model"):
+        model_files.check(model(folder))
+
+
+@pytest.mark.parametrize(
+    ("index", "found"),
+    [({}, "missing"), ({"weight_map": None}, "null"), ({"weight_map": ["\x1b"]}, r'["\u001b"] (an array)')],
+)
+def test_a_weight_map_that_is_no_map_is_shown(folder, index, found):
+    (folder / model_files.INDEX).write_text(json.dumps(index))
+    with pytest.raises(UserError, match=f"its weight_map is {re.escape(found)}, and must be an object"):
         model_files.check(model(folder))
 
 

@@ -94,7 +94,7 @@ def test_a_folder_with_splits_is_read_by_split(tmp_path):
     folder_of([row | {"split": "test" if n > 2 else "train"} for n, row in enumerate(ROWS)], tmp_path / "column")
     assert all_parts(read(tmp_path / "column")) == FOUND[:3]
     assert all_parts(read(tmp_path / "column", split="test")) == FOUND[3:]
-    with pytest.raises(DataError, match=r"data.split is 'test', but the rows at .* name no split\. Leave"):
+    with pytest.raises(DataError, match=r"data.split is 'test', but the rows at .* have no text as split\. Leave"):
         read(tmp_path / "single", split="test")
 
 
@@ -107,7 +107,7 @@ def test_rows_may_name_their_split(as_array, tmp_path):
     assert all_parts(opened("pairs", rows[3:], tmp_path, as_array=as_array)) == FOUND[3:]
     with pytest.raises(DataError, match=r"data.split: no 'eval' at .*\. Write one of test, train$"):
         opened("pairs", rows, tmp_path, as_array=as_array, split="eval")
-    with pytest.raises(DataError, match=r"data.split is 'test', but the rows at .* name no split\. Leave"):
+    with pytest.raises(DataError, match=r"data.split is 'test', but the rows at .* have no text as split\. Leave"):
         opened("pairs", ROWS, tmp_path, as_array=as_array, split="test")
 
 

@@ -42,7 +42,7 @@ def policy():
 
     policy = object.__new__(Policy)
     policy._launch_id, policy._state, policy._loading, policy._parked = "l", "", "", set()
-    policy._tells_of_stop = False
+    policy._tells_of_stop, policy._dead = False, frozenset()
     policy._controller = SimpleNamespace(started=lambda _nodes: None, reported=lambda _metrics: None, texts=())
     return policy
 
@@ -259,6 +259,42 @@ def test_a_node_has_room_for_parts_of_a_cpu(policy, monkeypatch):
     policy.scaling_config = SimpleNamespace(_resources_per_worker_not_none={"CPU": 0.1}, max_workers=64)
     assert policy._look()
     assert policy._room == {"a": 10}
+
+
+def test_a_view_has_the_nodes_that_are_dead_for_ray_and_those_that_do_not_answer(policy, monkeypatch):
+    from planner.dispatch.ray_internal import policy as policies
+
+    ray = SimpleNamespace(
+        get=lambda answer, **_: answer,
+        nodes=lambda: [{"NodeID": node, "Alive": node != "c"} for node in "abc"],
+        _private=SimpleNamespace(state=SimpleNamespace(state=SimpleNamespace(get_draining_nodes=dict))),
+    )
+    monkeypatch.setattr(policies, "ray", ray)
+    monkeypatch.setattr(policies, "kv_get", lambda _key: "")
+    reserved = SimpleNamespace(remote=lambda _requester, **_: {node: {"CPU": 1.0} for node in "abc"})
+    monkeypatch.setattr(policies.Policy, "_autoscaling_coordinator", SimpleNamespace(get_reserved_resources=reserved))
+    policy._requester_id, policy._suspects, policy._probed_s = "r", {"b"}, float("inf")
+    policy._controller.bad_nodes = frozenset()
+    policy._group, policy._is_ending, policy._worker_progress = None, False, SimpleNamespace(total=lambda _workers: 0)
+    policy.scaling_config = SimpleNamespace(_resources_per_worker_not_none={"CPU": 1}, max_workers=64)
+    assert policy._look()
+    view = policy._view([])
+    assert (dict(view.room), view.dead) == ({"a": 1}, {"b", "c"})
+
+
+def test_a_failed_group_leaves_no_dead_node_to_the_next_one(policy, published, monkeypatch):  # noqa: ARG001
+    """Nodes die together, and the group has workers on one of them. Only that one explains its failure."""
+    from planner.dispatch.ray_internal import policy as policies
+
+    failures = []
+    monkeypatch.setattr(policies, "silent_nodes", lambda nodes: nodes & {"b", "c"})
+    policy._room, policy._draining, policy._suspects = dict.fromkeys("abcd", 1), {}, set()
+    policy._controller.failed = lambda dead, blamed, _reason: failures.append((dead, blamed))
+    workers = [SimpleNamespace(metadata=SimpleNamespace(node_id=node)) for node in "ab"]
+    group = SimpleNamespace(get_workers=lambda: workers, give_up=lambda _nodes: None)
+    policy.group_failed(group, {0: RuntimeError("connection reset")})
+    assert failures == [({"b"}, frozenset())]
+    assert policy._suspects == {"b", "c"}
 
 
 class Actor:

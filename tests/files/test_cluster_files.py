@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from planner.cluster.nodes import Cluster, NodeGroup
 from planner.errors import ClusterError
 from planner.files import read_cluster
+from planner.files.cluster_section import CheckedMapping
 from planner.files.ec2_types import known_resources
+from planner.files.quantities import amount, check_limits
 
 ROOT = Path(__file__).parents[2]
 RAY_UP_FILES = [ROOT / "cluster.yaml", ROOT / "docs" / "cluster-gcp.yaml"]
@@ -306,8 +308,10 @@ def kuberay_resources(**places):
     "places",
     [
         {"limits": {"cpu": "4", "nvidia.com/gpu": "2"}},
-        {"limits": {"cpu": 4, "amd.com/gpu": 2}, "requests": {"cpu": 3, "nvidia.com/gpu": 1}},
-        {"requests": {"cpu": "1500m", "nvidia.com/gpu": 1}},
+        {"limits": {"cpu": 4, "amd.com/gpu": 2}, "requests": {"cpu": 3, "amd.com/gpu": "2"}},
+        {"limits": {"cpu": 4, "amd.com/gpu": 0, "nvidia.com/gpu": 2}},
+        {"requests": {"cpu": "1500m"}},
+        {"limits": {"cpu": "5e-1", "nvidia.com/gpu": "2e0"}, "group": {"memory": "0.5Gi"}},
         {"limits": {"cpu": "2k", "example.com/cpu": 9}},
         {"limits": {"cpu": 4}, "group": {"CPU": "8", "disk": "1500Gi"}},
         {"limits": {"cpu": 4, "nvidia.com/gpu": 2}, "start": {"num-cpus": "7", "num-gpus": "1"}},
@@ -327,7 +331,8 @@ def test_a_pod_offers_what_rays_autoscaler_finds(read, places):
 
 
 GROUP = "spec.workerGroupSpecs[0]"
-LIMITS = f"{GROUP}.template.spec.containers[0].resources.limits"
+CONTAINER = f"{GROUP}.template.spec.containers[0].resources"
+LIMITS = f"{CONTAINER}.limits"
 WRONG_KUBERAY = [
     ("      maxReplicas: 3\n", "", f"{GROUP}.maxReplicas: found nothing. Write a whole number"),
     (
@@ -346,6 +351,44 @@ WRONG_KUBERAY = [
         "two",
         f'{LIMITS}."nvidia.com/gpu": found "two" (text). Write a quantity, such as 4 or 3500m',
     ),
+    *(('"2"', wrong, f'{LIMITS}."nvidia.com/gpu": found {wrong}') for wrong in ('"4.5"', '"4500m"', "4.5", '"1Ki "')),
+    ('"2"', '"20E"', f'{LIMITS}."nvidia.com/gpu": found "20E" (text). Write at most 2**63 - 1'),
+    (
+        'limits: {cpu: 3500m, nvidia.com/gpu: "2"}',
+        "limits: {cpu: 3500m}, requests: {nvidia.com/gpu: 2}",
+        f'{CONTAINER}.requests."nvidia.com/gpu": found 2 (a whole number). Write the same number under limits',
+    ),
+    (
+        '"2"}',
+        '"2"}, requests: {nvidia.com/gpu: 1}',
+        f'{CONTAINER}.requests."nvidia.com/gpu": found 1 (a whole number). Write the same number under limits',
+    ),
+    (
+        '"2"}',
+        '"2"}, requests: {cpu: 4}',
+        f"{CONTAINER}.requests.cpu: found 4 (a whole number). Write at most what limits has",
+    ),
+    *(
+        (
+            "      rayStartParams: {}",
+            f"      rayStartParams: {{num-gpus: {wrong}}}",
+            f"{GROUP}.rayStartParams.num-gpus: found",
+        )
+        for wrong in ("2", '"2.5"', '"2500m"', '"-2"', '"1_0"', "null")
+    ),
+    *(
+        ("      rayStartParams: {}", f"      resources: {{GPU: {wrong}}}", f"{GROUP}.resources.GPU: found")
+        for wrong in ("2", '"2.5"', '"2500m"', '"-2"', "null")
+    ),
+    ("replicas: 2", "numOfHosts: 2147483648", f"{GROUP}.numOfHosts: found 2147483648 (a whole number). Write a whole"),
+    (
+        "  headGroupSpec",
+        "  suspend: true\n  headGroupSpec",
+        "spec.suspend: found true (a boolean). KubeRay keeps no pods of a",
+    ),
+    ("  headGroupSpec", "  suspend: 1\n  headGroupSpec", "spec.suspend: found 1 (a whole number). Write true or false"),
+    ("  headGroupSpec", "  suspend: 0\n  headGroupSpec", "spec.suspend: found 0 (a whole number). Write true or false"),
+    ("replicas: 2", "suspend: true", f"{GROUP}.suspend: found true (a boolean). KubeRay keeps no pods of a suspended"),
     ('"2"', "-1", f'{LIMITS}."nvidia.com/gpu": found -1'),
     (
         '"2"',
@@ -379,6 +422,69 @@ def test_a_mistake_in_a_kuberay_file_is_a_line(told, read, old, new, says):
         assert read(text).head.resources == {"CPU": 2, "GPU": 0}
     else:
         assert any(line.startswith(says) for line in told(text))
+
+
+@pytest.mark.parametrize("place", ["spec", "rayClusterSpec"])
+def test_a_suspended_ray_job_has_no_cluster(told, place):
+    document = yaml.safe_load(KUBERAY)
+    document["kind"], document["spec"] = "RayJob", {"rayClusterSpec": document["spec"]}
+    (document["spec"] if place == "spec" else document["spec"]["rayClusterSpec"])["suspend"] = True
+    (line,) = told(yaml.safe_dump(document))
+    assert line.startswith(("spec.suspend: found true", "spec.rayClusterSpec.suspend: found true"))
+
+
+@pytest.mark.parametrize("value", ["false", "null"])
+def test_a_cluster_that_is_not_suspended_is_read(read, value):
+    text = changed(KUBERAY, "  headGroupSpec", f"  suspend: {value}\n  headGroupSpec")
+    assert sizes(read(text)) == {"gpus": (1, 3)}
+
+
+def test_a_wrong_amount_is_one_line(told):
+    assert len(told(changed(KUBERAY, "3500m", "four"))) == 1
+
+
+DIGITS = st.from_regex(r"\A(?:[0-9]{1,9}\.?[0-9]{0,4}|\.[0-9]{1,4})\Z")
+SUFFIXES = st.sampled_from(["", *"numkMG", "Ki", "Mi", "Gi", "e0", "E2", "e+3", "e-2"])
+
+
+@given(sign=st.sampled_from(["", "+"]), number=DIGITS, suffix=SUFFIXES)
+def test_cpus_are_the_number_that_rays_autoscaler_finds(sign, number, suffix):
+    """For each quantity in the grammar of Kubernetes."""
+    from ray.autoscaler._private.kuberay.autoscaling_config import _round_up_k8s_quantity
+
+    mistakes = []
+    section = CheckedMapping(values={"cpu": f"{sign}{number}{suffix}"}, mistakes=mistakes, path=("limits",))
+    check_limits(section, CheckedMapping(values={}, mistakes=mistakes))
+    assert (amount(section, "cpu"), mistakes) == (_round_up_k8s_quantity(section.values["cpu"]), [])
+
+
+NO_QUANTITIES = [
+    "",
+    "e3",
+    ".",
+    "1K",
+    "1ki",
+    "1ni",
+    "1_0",
+    " 4",
+    "4 ",
+    "NaN",
+    "Infinity",
+    "1e1.5",
+    "1e",
+    "1kk",
+    "-1",
+    "\u0664",
+]
+
+
+@pytest.mark.parametrize("text", NO_QUANTITIES)
+def test_what_kubernetes_does_not_read_is_no_quantity(told, text):
+    """Ray's own function takes some of them."""
+    document = kuberay_resources(limits={"cpu": text})
+    (line,) = told(yaml.safe_dump(document))
+    assert line.startswith(f"{LIMITS}.cpu: found ")
+    assert line.endswith("Write a quantity, such as 4 or 3500m")
 
 
 @pytest.mark.parametrize(

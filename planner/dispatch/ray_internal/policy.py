@@ -80,6 +80,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._looked_s = float("-inf")
         self._room: dict[str, int] = {}
         self._draining: dict[str, float] = {}
+        self._dead: frozenset[str] = frozenset()
         self._parked: set[int] = set()
         self._suspects: set[str] = set()
         self._probed_s = float("-inf")
@@ -140,7 +141,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             time.sleep(_IDLE_S)
             return NoopDecision()
         self._hear_autoscaler()
-        view = View(room=self._room, draining=self._draining, is_ending=self._is_ending)
+        view = View(room=self._room, draining=self._draining, dead=self._dead, is_ending=self._is_ending)
         act = self._controller.step(view)
         self._care_for_keepers(view)
         if act.kind != "resize":
@@ -266,10 +267,11 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         """
         nodes = {rank: worker.metadata.node_id for rank, worker in enumerate(group.get_workers())}
         # Workers with broken collectives are often reported before the lost one, so every node of the group is probed.
-        silent = silent_nodes(set(nodes.values()))
+        # The others are probed too: nodes often die together, and the next group may start there.
+        silent = silent_nodes({*nodes.values(), *self._room})
         self._suspects |= silent
         group.give_up(silent)
-        dead = silent | {node for node in nodes.values() if node in self._draining}
+        dead = {node for node in nodes.values() if node in silent or node in self._draining}
         died = [rank for rank, error in errors.items() if has_died(error)]
         blamed = died or culprit(errors)
         reason = cause(died, nodes, errors)
@@ -309,7 +311,8 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
                 timeout=_QUERY_TIMEOUT_S,
             )
             draining = ray._private.state.state.get_draining_nodes() or {}
-            nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+            known = ray.nodes()
+            nodes = {node["NodeID"]: node for node in known if node["Alive"]}
             alive = set(nodes)
             if kv_get(mailbox.end_request_key(self._launch_id)):
                 self._is_ending = True
@@ -333,6 +336,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         taken = self.scaling_config._resources_per_worker_not_none
         room = {node: workers_on_node(found, taken) for node, found in reserved.items()}
         unusable = {*self._draining, *self._suspects}
+        self._dead = frozenset(node["NodeID"] for node in known if not node["Alive"]) | self._suspects
         # Nodes whose workers keep dying count here: the controller excludes them if enough is left without them.
         self._room = {node: count for node, count in room.items() if node in alive and node not in unusable}
         self._num_bad = sum(self._room.get(node, 0) for node in self._controller.bad_nodes)
@@ -361,6 +365,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         return View(
             room=self._room,
             draining=self._draining,
+            dead=self._dead,
             nodes=nodes,
             can_hold=self._census is not None and self._census.can_hold(nodes),
             parked=frozenset(self._parked),

@@ -1,0 +1,82 @@
+"""How many nodes a failure has cost. Ray finds dead nodes one by one, some only after the next group has started."""
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+from planner.base.text import counted
+from planner.elastic.view import View
+
+# Ray's health check takes up to a minute by its defaults. A node that goes later is no part of the same loss.
+_WATCH_S = 60.0
+# Nodes that die together are found within a few periods of that check (3 s). One further note tells of all of them.
+_SETTLE_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeLosses:
+    """The nodes that were lost with the last group that failed, and what was told of them."""
+
+    there: frozenset[str] = frozenset()
+    """nodes of the last view, with or without workers of this job"""
+    watched: frozenset[str] = frozenset()
+    """nodes that were there when the group failed, and that are not known to be lost"""
+    gone: frozenset[str] = frozenset()
+    """nodes lost since the group failed"""
+    start: str = ""
+    """what the next group starts from"""
+    failed_s: float = 0.0
+    found_s: float = 0.0
+    """when the last lost node was found"""
+    note: str = ""
+    """the newest note. Empty if no node is known to be lost"""
+    num_told: int = 0
+    """lost nodes in the notes so far"""
+    num_written: int = 0
+    """lost nodes in notes that can no longer be changed"""
+
+    def after_failure(self, dead: frozenset[str], start: str, now_s: float, *, is_another: bool) -> Self:
+        """A copy after a group failed or could not start. `is_another`: a group was started since the last failure."""
+        before = type(self)(there=self.there, start=start) if is_another else self
+        gone = before.gone | dead
+        return replace(
+            before,
+            watched=(before.watched | self.watched | self.there) - gone,
+            gone=gone,
+            failed_s=now_s,
+            found_s=now_s if dead else before.found_s,
+        )
+
+    def seen(self, view: View, now_s: float) -> Self:
+        """A copy that knows the nodes of this view. A node that had notice before it went is not counted."""
+        there = (frozenset(view.room) | frozenset(view.nodes)) - view.dead
+        if now_s - self.failed_s > _WATCH_S:
+            return replace(self, there=there, watched=frozenset())
+        found = (self.watched - frozenset(view.draining)) & view.dead
+        return replace(
+            self,
+            there=there,
+            watched=self.watched - frozenset(view.draining) - found,
+            gone=self.gone | found,
+            found_s=now_s if found else self.found_s,
+        )
+
+    def told(self, queue: tuple[str, ...], now_s: float) -> tuple[Self, tuple[str, ...]]:
+        """A copy whose note has all lost nodes, and the notes that wait for a ledger.
+
+        A note that still waits is replaced. Otherwise a further one follows, once no more nodes are found.
+        """
+        if len(self.gone) == self.num_told:
+            return self, queue
+        is_queued = self.note in queue
+        num_written = self.num_written if is_queued else self.num_told
+        if num_written and not is_queued and now_s - self.found_s < _SETTLE_S:
+            return self, queue
+        note = self._text(num_written)
+        queue = tuple(note if text == self.note else text for text in queue) if is_queued else (*queue, note)
+        return replace(self, note=note, num_told=len(self.gone), num_written=num_written), queue
+
+    def _text(self, num_written: int) -> str:
+        number = len(self.gone)
+        if num_written:
+            return f"{counted(number - num_written, 'more node')} lost, {number} in all"
+        return f"{counted(number, 'node')} lost: training resumes from {self.start}"
