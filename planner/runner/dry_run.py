@@ -14,9 +14,10 @@ from planner.plan import Plan, make_plan, workers_on_node
 from planner.plan.accumulator_placement import FLOAT_BYTES, INTEGER_BYTES, placement_text
 from planner.plan.commit_size import COPIES, CommitSize, NotKnown, most_copies
 from planner.runner.commit_size import commit_size
+from planner.runner.display import Say
 from planner.runner.execute import resource_warning
 from planner.runner.local import local_cluster
-from planner.runner.prepare import Prepared
+from planner.runner.prepare import Prepared, disk_watch
 from planner.runner.signals import ended_like_ctrl_c
 from planner.store.lease import newest_lease
 from planner.store.run_place import require_run_place
@@ -112,13 +113,16 @@ class _Place:
         return sum(self.rooms)
 
 
-def check_start(prepared: Prepared, *, address: str, nodes: int, storage_gbps: float | None = None) -> DryRun:
+def check_start(
+    prepared: Prepared, warn: Say, *, address: str, nodes: int, storage_gbps: float | None = None
+) -> DryRun:
     """Check the store, the lease and the cluster. With an address, ask that cluster for its nodes.
 
     The run's storage is tried with small files, which are removed again (see `require_run_place`).
 
     Args:
         prepared: the checked job.
+        warn: called with a line if the storage does not answer.
         address: of the cluster, or empty for a local one.
         nodes: logical nodes of the local cluster, or 0 for one per core or GPU.
         storage_gbps: what the storage takes, in 10^9 bytes per second. None if not known.
@@ -133,7 +137,7 @@ def check_start(prepared: Prepared, *, address: str, nodes: int, storage_gbps: f
         *([f"model: {prepared.adapters}"] if prepared.adapters else []),
         *_check_driver(prepared.run.storage),
     ]
-    with ended_like_ctrl_c():
+    with disk_watch(prepared.url, warn), ended_like_ctrl_c():
         require_run_place(prepared.run.storage)
     if not prepared.num_samples:
         notes.append("the data cannot be read from here, so only the workers would check it")

@@ -53,10 +53,17 @@ def require_kept_apart(storage: Storage) -> None:
         StoreError: it is in this process's memory.
     """
     if isinstance(storage.file_system, MemoryFileSystem):
-        raise StoreError(
-            f"{storage.url}: each process has a memory:// of its own, so the driver and the workers would not see each "
-            "other's files. Set checkpoint.path to a folder that every node sees, or to a URL such as s3://bucket/run"
-        )
+        raise StoreError(in_memory_text(storage.url))
+
+
+def in_memory_text(url: str) -> str:
+    """Why a URL of `memory://` can hold no run. Empty for any other path or URL."""
+    if not url.startswith("memory://"):
+        return ""
+    return (
+        f"{url}: each process has a memory:// of its own, so the driver and the workers would not see each other's "
+        "files. Set checkpoint.path to a folder that every node sees, or to a URL such as s3://bucket/run"
+    )
 
 
 def _try_all(storage: Storage, probe: str) -> None:
@@ -83,7 +90,7 @@ def _try_all(storage: Storage, probe: str) -> None:
         part, after = storage.read_part(log, len(_FIRST), 2 * len(_SECOND)), storage.read_from(log, 2 * len(_FIRST))
     with _trying(storage, "list a folder"):
         names, sizes = storage.names(probe), storage.sizes_bytes(probe)
-    with _trying(storage, "remove"):
+    with _trying(storage, f"remove {probe}"):
         storage.delete(probe)
         is_left = storage.exists(whole)
     _require(storage, "keeps no files that are written twice", found[0] == _SECOND)
