@@ -67,9 +67,10 @@ def newest_commit(run: RunFolder, recorded: Mapping[str, str] | None = None) -> 
         NewerFormat: another version of planner wrote a newer commit.
         ManifestMismatch: a newer manifest is not the one that the ledger records.
         Unreachable: a newer commit cannot be read now.
-        StoreError: there are commits, and none is there.
+        StoreError: there are commits, and none is there, or run.json is gone or damaged.
     """
     names, lost = named_and_lost(run, recorded)
+    run.require_identity_of(names)
 
     def read(name: str) -> Manifest:
         manifest = readable(run, name) if recorded is None else run.manifest(name)

@@ -170,10 +170,10 @@ def _last_step(names: Sequence[str], generation: int) -> int:
 
 
 def _identity_problem(run: RunFolder, names: Sequence[str]) -> str:
-    if not run.storage.exists("run.json"):
-        return f"run.json is gone, and {len(names)} commits belong to the run that it named" if names else ""
     try:
-        run.identity()
+        run.require_identity_of(names)
+        if run.storage.exists("run.json"):
+            run.identity()
     except StoreError as error:
         return str(error)
     return ""

@@ -261,6 +261,15 @@ def test_a_commit_that_cannot_be_read_now_ends_a_dry_run_and_a_run(cli, longer, 
         assert "Permission denied, and the commit of step 4 may be whole. Make it readable" in answer.err
 
 
+def test_a_run_whose_name_is_gone_says_so(cli, longer):
+    """And not that each of its commits is damaged."""
+    run, arguments = longer
+    (run / "run.json").unlink()
+    says = "run.json is gone, and 2 commits belong to the run that it named. Restore run.json"
+    for more in (["--dry-run"], []):
+        assert cli("run", *arguments, *more).err.startswith(f"planner: {run}: {says}")
+
+
 @pytest.mark.parametrize(
     ("path", "says"),
     [
