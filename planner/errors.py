@@ -15,6 +15,7 @@ PlannerError                  the message is for the user: no traceback, a non-z
     |   +-- StaleGeneration   another driver has taken over the run
     |   +-- NewerFormat       another version of planner wrote it
     |   +-- ManifestMismatch  a commit is not the one that the ledger records
+    |   +-- Unreachable       the storage refuses or does not answer, so what is there may be whole
     |   +-- DiskFull          the disk of the run's folder is full
     +-- AnotherDriver         another driver runs the run, or has taken it over
     +-- ResumeRefused         the job differs from the one that the run was made with
@@ -150,6 +151,10 @@ class NewerFormat(StoreError):
 
 class ManifestMismatch(StoreError):
     """A commit's manifest is valid but is not the one that the ledger records. Somebody replaced it."""
+
+
+class Unreachable(StoreError):
+    """The storage refuses, fails or does not answer. What is stored there may well be intact."""
 
 
 class DiskFull(StoreError):

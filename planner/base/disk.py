@@ -13,6 +13,10 @@ from typing import BinaryIO
 _NO_ROOM = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up"}
 
 
+class NotRegularError(OSError):
+    """A pipe, a socket or a device has the name of a file."""
+
+
 def expanded(path: str) -> Path:
     """The path with `~` or `~user` replaced by that home folder. Unchanged if there is no such home."""
     try:
@@ -64,7 +68,7 @@ def _require_regular(descriptor: int, path: str) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     # Files in /proc and /sys report a size of 0 but have content. /proc/kmsg never ends.
     if not stat.S_ISREG(found.st_mode) or (not found.st_size and _has_bytes(descriptor)):
-        raise OSError(errno.EINVAL, "a pipe or a device, no regular file", path)
+        raise NotRegularError(errno.EINVAL, "a pipe or a device, no regular file", path)
 
 
 def _has_bytes(descriptor: int) -> bool:

@@ -14,6 +14,7 @@ from planner.runner.dry_run import DryRun
 
 _WRITTEN = "run.json, status.json, jobs, drivers, generations, ledger, manifests, held, checkpoints, ray"
 NOTHING_DONE = "dry run: nothing was started, nothing was written"
+_NOTHING_KEPT = "dry run: nothing was started, nothing was kept"
 
 
 def dry_run_text(job: Job, dry: DryRun, width: int | None = None) -> list[str]:
@@ -24,6 +25,7 @@ def dry_run_text(job: Job, dry: DryRun, width: int | None = None) -> list[str]:
         ("cluster", dry.cluster),
         *([("", dry.waits)] if dry.waits else []),
         *([("warning", dry.warning)] if dry.warning else []),
+        *(("warning", text) for text in dry.passed_over),
         ("steps", f"{_steps(dry)}, {counted(job.batch.global_batch, 'sample')} each"),
         *(("changed", change) for change in dry.changes),
         *(("length", conversion) for conversion in dry.conversions),
@@ -32,6 +34,7 @@ def dry_run_text(job: Job, dry: DryRun, width: int | None = None) -> list[str]:
         ("copies", _copies(job)),
         *_labelled("state", dry_run_lines(job, dry)),
         ("writes", f"below {dry.run}: {_WRITTEN}"),
+        ("", "Small files were written there just now and removed: the storage can hold a run."),
         *(("tracking", _tracker_text(section, dry.run)) for section in job.tracking),
         *(("note", note) for note in dry.notes),
     ]
@@ -41,7 +44,7 @@ def dry_run_text(job: Job, dry: DryRun, width: int | None = None) -> list[str]:
         "",
         *plan_table([dry.plan], width),
         "",
-        NOTHING_DONE,
+        _NOTHING_KEPT,
     ]
 
 

@@ -105,6 +105,8 @@ class RunDetail:
     seed: int
     data: str
     """the fingerprint, 64 hex digits"""
+    passed_over: tuple[str, ...]
+    """newer commits than the newest good one that are lost or damaged, and what a start does instead"""
     driver: str
     samples_per_s: float
     """over the last steps"""
@@ -229,6 +231,7 @@ def run_detail(survey: Survey) -> RunDetail:
         equality=identity.equality if identity else "",
         seed=identity.seed if identity else 0,
         data=identity.data if identity else "",
+        passed_over=survey.passed_over,
         driver=_driver_text(survey),
         samples_per_s=view.samples_per_s,
         speed=view.speed,
@@ -385,6 +388,7 @@ def detail_text(detail: RunDetail, now_s: float, width: int | None = None) -> li
     facts = [
         ("run", line.run),
         ("state", f"{line.state}{': ' if line.reason else ''}{line.reason}"),
+        *(("warning", text) for text in detail.passed_over),
         ("job", detail.job),
         ("model", detail.model),
         ("objective", detail.objective),

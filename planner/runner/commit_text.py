@@ -1,6 +1,6 @@
 """Texts that name the newest commit of a run. They need only the run's folder."""
 
-from planner.store.newest import newest_readable
+from planner.store.newest import newest_commit
 from planner.store.records import Manifest
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
@@ -16,7 +16,7 @@ def newest_commit_text(url: str, total_steps: int) -> str:
     Raises:
         StoreError: the folder cannot be read.
     """
-    return commit_text(newest_readable(RunFolder(Storage(url))), url, total_steps)
+    return commit_text(newest_commit(RunFolder(Storage(url))).manifest, url, total_steps)
 
 
 def commit_text(newest: Manifest | None, url: str, total_steps: int) -> str:

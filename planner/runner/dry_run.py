@@ -1,8 +1,6 @@
 """`planner run --dry-run`: checks everything that can be checked before a start, and describes the start."""
 
-import os
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from planner.base.host_memory import available_bytes
 from planner.base.text import counted
@@ -16,10 +14,13 @@ from planner.plan import Plan, make_plan, workers_on_node
 from planner.plan.accumulator_placement import FLOAT_BYTES, INTEGER_BYTES, placement_text
 from planner.plan.commit_size import COPIES, CommitSize, NotKnown, most_copies
 from planner.runner.commit_size import commit_size
+from planner.runner.display import Say
 from planner.runner.execute import resource_warning
 from planner.runner.local import local_cluster
-from planner.runner.prepare import Prepared
+from planner.runner.prepare import Prepared, disk_watch
+from planner.runner.signals import ended_like_ctrl_c
 from planner.store.lease import newest_lease
+from planner.store.run_place import require_run_place
 from planner.store.storage import Storage
 from planner.store.survey import driver_state, is_run, survey
 
@@ -34,6 +35,8 @@ class DryRun:
     """`a new run`, or the step that it would resume from, as text"""
     step: int
     """the first step"""
+    passed_over: tuple[str, ...]
+    """newer commits that are lost or damaged, and what the run does instead"""
     total_steps: int
     """0 if the number of steps depends on data that cannot be read from here"""
     changes: tuple[str, ...]
@@ -110,11 +113,16 @@ class _Place:
         return sum(self.rooms)
 
 
-def check_start(prepared: Prepared, *, address: str, nodes: int, storage_gbps: float | None = None) -> DryRun:
+def check_start(
+    prepared: Prepared, warn: Say, *, address: str, nodes: int, storage_gbps: float | None = None
+) -> DryRun:
     """Check the store, the lease and the cluster. With an address, ask that cluster for its nodes.
+
+    The run's storage is tried with small files, which are removed again (see `require_run_place`).
 
     Args:
         prepared: the checked job.
+        warn: called with a line if the storage does not answer.
         address: of the cluster, or empty for a local one.
         nodes: logical nodes of the local cluster, or 0 for one per core or GPU.
         storage_gbps: what the storage takes, in 10^9 bytes per second. None if not known.
@@ -123,14 +131,14 @@ def check_start(prepared: Prepared, *, address: str, nodes: int, storage_gbps: f
         PlannerError: the start would be refused.
     """
     job = prepared.job
-    prepared, gone = _as_found(prepared)
+    _require_sound(prepared)
     notes = [
         *(f"data: {note}" for note in prepared.notes),
         *([f"model: {prepared.adapters}"] if prepared.adapters else []),
-        *gone,
         *_check_driver(prepared.run.storage),
-        *_check_writable(prepared.run.storage),
     ]
+    with disk_watch(prepared.url, warn), ended_like_ctrl_c():
+        require_run_place(prepared.run.storage)
     if not prepared.num_samples:
         notes.append("the data cannot be read from here, so only the workers would check it")
     place = _at(job, address) if address else _here(job, nodes)
@@ -141,6 +149,7 @@ def check_start(prepared: Prepared, *, address: str, nodes: int, storage_gbps: f
         run=prepared.url,
         begins=prepared.resume_text,
         step=prepared.step,
+        passed_over=prepared.passed_over,
         total_steps=prepared.total_steps,
         changes=prepared.changes,
         conversions=conversions(job, prepared.num_samples),
@@ -169,24 +178,19 @@ def _copies_that_fit(
     return next((copies for copies in COPIES if copies <= min(here, most)), 0)
 
 
-def _as_found(prepared: Prepared) -> tuple[Prepared, list[str]]:
-    """Return `prepared` with the newest commit whose files exist, and notes about newer commits without files.
+def _require_sound(prepared: Prepared) -> None:
+    """Check what a run's folder holds besides commits, and the function of the user's own training loop.
 
     Raises:
         StoreError: the run is damaged.
         DataError: the user's own training loop has no train function.
     """
-    gone: list[str] = []
     if is_run(prepared.run.storage):
         found = survey(prepared.url)
         if found.problem:
             raise StoreError(f"{prepared.url}: {found.problem}")
-        if prepared.committed and found.newest and found.newest.name != prepared.committed.name:
-            gone.append(f"the files of the commit at step {prepared.committed.step} are gone")
-            prepared = replace(prepared, committed=found.newest)
     if prepared.job.is_own:
         function_of(prepared.job.data.path, "train")
-    return prepared, gone
 
 
 def _here(job: Job, nodes: int) -> _Place:
@@ -229,14 +233,3 @@ def _check_driver(storage: Storage) -> list[str]:
             f"{storage.url}: {lease.description} is running this run. Stop it first, or wait for its end"
         )
     return [f"{lease.description} held this run, so the start would watch its lease first"]
-
-
-def _check_writable(storage: Storage) -> list[str]:
-    url = storage.url
-    if not storage.is_local:
-        return [f"whether {url} can be written to was not checked"]
-    # The folder, or its nearest parent that exists.
-    place = next(folder for folder in (Path(url), *Path(url).parents) if folder.exists())
-    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
-        raise StoreError(f"{url}: cannot write there ({place}). Choose another checkpoint.path")
-    return []

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +13,7 @@ from planner.dispatch import launch as dispatch
 from planner.dispatch.metrics_exporter import MetricsExporter
 from planner.dispatch.resources import alive_nodes, room_for, shortage
 from planner.dispatch.token_file import token_warning
-from planner.errors import ClusterLost, DiskFull, RunError, StoreError, TrainingFailed
+from planner.errors import ClusterLost, RunError, TrainingFailed
 from planner.job import Job
 from planner.plan import Resources
 from planner.runner.commit_text import commit_text, newest_commit_text
@@ -25,14 +24,11 @@ from planner.runner.prepare import Prepared, disk_watch
 from planner.runner.signals import ended_like_ctrl_c
 from planner.runner.tracking_child import TrackingChild
 from planner.store.lease import DriverLease
-from planner.store.newest import newest_readable
+from planner.store.newest import newest_commit
 from planner.store.records import Manifest
+from planner.store.run_place import require_run_place
 from planner.store.run_status import StatusWriter
-from planner.store.storage import Storage
 from planner.train.setup import Launch
-
-# An empty file can be written to a full disk.
-_PROBE_BYTES = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +99,7 @@ def execute(
     if address and (warning := token_warning(os.environ)):
         display.warn(f"planner: {warning}")
     with disk_watch(prepared.url, display.warn):
-        _require_writable(prepared.run.storage)
+        require_run_place(prepared.run.storage, leave_folders=True)
     subject = RunSummary(
         url=prepared.url, total_steps=prepared.total_steps, resume_command=resume_command, driver=os.getpid()
     )
@@ -126,7 +122,7 @@ def execute(
     except TrainingFailed as error:
         raise TrainingFailed(f"{error} ({newest_commit_text(prepared.url, prepared.total_steps)})") from error
     with disk_watch(prepared.url, display.warn):
-        newest = newest_readable(prepared.run)
+        newest = newest_commit(prepared.run).manifest
     return result_of(prepared, newest, resume_command, interrupted=interrupted)
 
 
@@ -145,7 +141,8 @@ def _train(start: _Start, display: Display) -> None:
         stack.enter_context(DriverLease(prepared.run.storage, launch.launch_id, display.say, on_lost=stop))
         stack.enter_context(TrackingChild(prepared.job, prepared.url, display.say))
         watch = stack.enter_context(DriverWatch(start.subject))
-        display.say("\n".join((start.opening, *(f"data: {note}" for note in prepared.notes))))
+        warnings = (f"warning: {text}" for text in prepared.passed_over)
+        display.say("\n".join((start.opening, *warnings, *(f"data: {note}" for note in prepared.notes))))
         cluster = stack.enter_context(embedded(local, display.say)) if local else None
         place = cluster.address if cluster else start.address
         stack.enter_context(_connected(place, watch, verbose=start.verbose, is_embedded=cluster is not None))
@@ -198,23 +195,6 @@ def resource_warning(job: Job, nodes: Sequence[Resources]) -> str:
     until = "such nodes come, or ask for less" if why else "nodes come"
     has = f"the cluster has room for {counted(room, 'worker')}, and workers.min is {least}"
     return f"waiting: {has}{why}. The run begins when {until}"
-
-
-def _require_writable(storage: Storage) -> None:
-    """Check that the folder can be written to, because the workers would only find out a minute later.
-
-    Raises:
-        StoreError: it cannot be written to.
-    """
-    probe = f"probe-{uuid.uuid4().hex}"
-    try:
-        storage.write(probe, bytes(_PROBE_BYTES))
-        storage.delete(probe)
-    except DiskFull:
-        raise
-    except StoreError as error:
-        reason = str(error).rpartition(f"{probe}: ")[2]
-        raise StoreError(f"{storage.url}: cannot write there ({reason}). Choose another checkpoint.path") from error
 
 
 @contextlib.contextmanager

@@ -8,14 +8,14 @@ from planner.base.wait_reports import reminded
 from planner.data import model_files
 from planner.data.base import AnyDataset
 from planner.dispatch.launch import absolute
-from planner.errors import DataError
+from planner.errors import DataError, StoreError
 from planner.job import HfModel, Job
 from planner.job.step_schedule import repeated_data_note, schedule_change_note, total_steps
 from planner.order.order import Order
 from planner.provenance.identity import identity_of, job_changes, open_data, require_same, require_same_first_weights
 from planner.runner.display import Display, Say
 from planner.runner.tracking_child import check_trackers
-from planner.store.newest import newest_readable
+from planner.store.newest import Newest, newest_commit
 from planner.store.records import Manifest
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
@@ -35,6 +35,8 @@ class Prepared:
     """0 if the number of steps depends on data that cannot be read from here"""
     committed: Manifest | None
     """the newest commit, or None if there is none"""
+    passed_over: tuple[str, ...] = ()
+    """newer commits that are lost or damaged, and what the run does instead, one text each"""
     notes: tuple[str, ...] = ()
     """how rows of the data are changed, left out or repeated, one text each"""
     changes: tuple[str, ...] = ()
@@ -80,7 +82,8 @@ def prepare(job: Job, accept: frozenset[str], display: Display, *, check_data: b
     job = absolute(job, url)
     run = RunFolder(Storage(url))
     with disk_watch(url, display.warn):
-        committed = newest_readable(run)
+        newest = _newest(run)
+    committed = newest.manifest
     adapters = ""
     if check_data:
         model_files.check_here(job)
@@ -100,10 +103,25 @@ def prepare(job: Job, accept: frozenset[str], display: Display, *, check_data: b
         num_samples=num_samples,
         total_steps=total_steps(job, num_samples),
         committed=committed,
+        passed_over=tuple(newest.notes),
         notes=(*data[0].notes, *filter(None, [repeated_data_note(job, num_samples)])) if data else (),
         changes=changes,
         adapters=adapters,
     )
+
+
+def _newest(run: RunFolder) -> Newest:
+    """The newest commit, as far as the driver checks it: workers also check the digests of its files.
+
+    Raises:
+        StoreError: the storage cannot be read, or another start would lose work (see `newest_commit`).
+    """
+    try:
+        run.storage.names("manifests")
+    except StoreError as error:
+        advice = "Check that this storage can be reached, or choose another checkpoint.path"
+        raise type(error)(f"{error}. {advice}") from error
+    return newest_commit(run)
 
 
 def disk_watch(url: str, warn: Say) -> contextlib.AbstractContextManager[None]:

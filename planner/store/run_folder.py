@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -40,15 +40,24 @@ class RunFolder(Jobs, Claims):
         Raises:
             StoreError: run.json is gone, and there are commits. A new name would not match them.
         """
-        # In this order, because a process makes run.json before it commits.
-        if (names := self.commits()) and not self.storage.exists("run.json"):
+        self.require_identity_of(self.commits())  # in this order, because a process makes run.json before it commits
+        fresh = RunId(run_id=uuid.uuid4().hex, created_s=time.time())
+        self.storage.create("run.json", seal(fresh))
+        return self.identity()
+
+    def require_identity_of(self, names: Sequence[str]) -> None:
+        """Check that the run of these commits has its name.
+
+        Raises:
+            StoreError: there are commits, and run.json is gone, torn or altered.
+        """
+        if names and not self.storage.exists("run.json"):
             raise StoreError(
                 f"{self.storage.url}: run.json is gone, and {len(names)} commits belong to the run that it named. "
                 "Restore run.json, or choose another checkpoint.path"
             )
-        fresh = RunId(run_id=uuid.uuid4().hex, created_s=time.time())
-        self.storage.create("run.json", seal(fresh))
-        return self.identity()
+        if names:
+            self.identity()
 
     def identity(self) -> RunId:
         """The content of `run.json`.

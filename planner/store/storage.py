@@ -13,9 +13,9 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem, make_path_posix
 
 from planner.base import progress_counter
-from planner.base.disk import disk_full_text, no_room, open_regular, read_part, sync_folder
+from planner.base.disk import NotRegularError, disk_full_text, no_room, open_regular, read_part, sync_folder
 from planner.base.permissions import is_within, make_folder, opener_within
-from planner.errors import DiskFull, StoreError
+from planner.errors import DiskFull, PlannerError, StoreError, Unreachable
 
 _CHUNK_BYTES = 2**22
 # A manifest of 100,000 files has 15 MB. A generation's ledger of a million steps has 350 MB.
@@ -23,6 +23,8 @@ _MAX_DOCUMENT_BYTES = 2**26
 MAX_BLOB_BYTES = 2**30
 # Scheme of a URL -> the package with its file system.
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
+# The storage answers with these: there is no such file, or something else has its name.
+_NOT_THERE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, NotRegularError)
 
 
 class Storage:
@@ -64,6 +66,16 @@ class Storage:
                 return []
         names = (str(path).rstrip("/").rsplit("/", 1)[-1] for path in found)
         return sorted(name for name in names if not name.startswith("."))
+
+    def sizes_bytes(self, folder: str) -> dict[str, int]:
+        """Name -> size in bytes of what is directly in a folder, hidden names included. Empty if there is no folder."""
+        with _translated(self.url, folder):
+            self._fs.invalidate_cache()
+            try:
+                found = self._fs.ls(self._at(folder), detail=True)
+            except FileNotFoundError:
+                return {}
+        return {str(each["name"]).rstrip("/").rsplit("/", 1)[-1]: int(each["size"] or 0) for each in found}
 
     def names_of(self, *folders: str) -> list[list[str]]:
         """`names` of several folders. A remote store is asked for all at once: each answer takes a while."""
@@ -308,7 +320,7 @@ def _unopened_text(scheme: str, error: Exception) -> str:
         return f"{scheme}:// needs the package {_PACKAGES[scheme]}. Install it with: pip install {_PACKAGES[scheme]}"
     if scheme not in {*fsspec.registry, *fsspec.available_protocols()}:
         return f"no file system is known for {scheme}://. Write a folder, or a URL such as s3://bucket/run"
-    return f"cannot be opened ({next(iter(str(error).splitlines()), '') or type(error).__name__})"
+    return f"cannot be opened ({reason_of(error)}). Check the URL, or choose another checkpoint.path"
 
 
 def _made(make: Callable[[], object]) -> bool:
@@ -324,6 +336,18 @@ def _translated(url: str, name: str) -> Iterator[None]:
     try:
         yield
         progress_counter.count_work()
-    except (OSError, NotImplementedError) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise StoreError(f"{url}: cannot use {name or 'the folder'}: {reason}") from error
+    except PlannerError:
+        raise
+    except Exception as error:  # file systems are other packages' code and may raise anything
+        if "://" not in url and not isinstance(error, OSError):
+            raise
+        kind = StoreError if isinstance(error, _NOT_THERE) else Unreachable
+        raise kind(f"{url}: cannot use {name or 'the folder'}: {reason_of(error)}") from error
+
+
+def reason_of(error: BaseException) -> str:
+    """An error of a file system in one line."""
+    text = getattr(error, "strerror", None) or str(error).strip()
+    if not text and isinstance(error, NotImplementedError):
+        return "its file system has no such operation"
+    return str(text or type(error).__name__).splitlines()[0]

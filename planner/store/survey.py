@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from planner.errors import ManifestMismatch, NewerFormat, StoreError
+from planner.errors import NewerFormat, StoreError
 from planner.job import Job
 from planner.store.lease import newest_lease
 from planner.store.lease_record import FoundLease, LeaseRecord, this_driver
 from planner.store.ledger import header_among, records_among, require_segment_format, segment_name
-from planner.store.newest import newest_of
+from planner.store.newest import Newest, newest_commit
 from planner.store.records import CommitRecord, EventRecord, GenerationRecord, Manifest, Record
 from planner.store.run_folder import RunFolder, commit_of
 from planner.store.run_status import RunStatus, read_status
@@ -63,6 +63,8 @@ class Survey:
     """what the controller of that driver says. None if the driver is not alive here, or if there is no status"""
     newest: Manifest | None = None
     """the newest commit that can be read and whose files exist"""
+    passed_over: tuple[str, ...] = ()
+    """newer commits that are lost or damaged, and what a start does instead, one text each"""
     num_commits: int = 0
     kept: tuple[str, ...] = ()
     """names of the commits whose files exist, oldest first"""
@@ -119,15 +121,17 @@ def survey(url: str, most_generations: int = 1) -> Survey:
     driver = driver_state(lease)
     damaged = _identity_problem(run, names) or _format_problem(segments, lease)
     newest, no_commit = (None, "") if damaged else _newest(run, names, kept, segments)
+    manifest = newest.manifest if newest else None
     header = segments[-1].header if segments else None
-    job_digest = header.job_digest if header else newest.job_digest if newest else ""
+    job_digest = header.job_digest if header else manifest.job_digest if manifest else ""
     return Survey(
         url=url,
         problem=damaged or no_commit,
         lease=lease.holder if lease else None,
         driver=driver,
         live=_live(run.storage, lease) if driver == "alive" else None,
-        newest=newest,
+        newest=manifest,
+        passed_over=tuple(newest.notes) if newest else (),
         num_commits=len(names),
         kept=kept,
         num_generations=len(numbers),
@@ -166,10 +170,10 @@ def _last_step(names: Sequence[str], generation: int) -> int:
 
 
 def _identity_problem(run: RunFolder, names: Sequence[str]) -> str:
-    if not run.storage.exists("run.json"):
-        return f"run.json is gone, and {len(names)} commits belong to the run that it named" if names else ""
     try:
-        run.identity()
+        run.require_identity_of(names)
+        if run.storage.exists("run.json"):
+            run.identity()
     except StoreError as error:
         return str(error)
     return ""
@@ -192,40 +196,15 @@ def _format_problem(segments: Sequence[SegmentEnds], lease: FoundLease | None) -
 
 def _newest(
     run: RunFolder, names: Sequence[str], kept: Sequence[str], segments: Sequence[SegmentEnds]
-) -> tuple[Manifest | None, str]:
-    """The newest commit that can be read and whose files exist, and the reason if the run cannot be resumed."""
-    records = [record for segment in segments for record in segment.tail if isinstance(record, CommitRecord)]
-    recorded = {record.name: record.sha256 for record in reversed(records)}
-    if not names:
-        return None, f"the ledger records {len(records)} commits, and no manifest is left" if records else ""
-    if not kept:
+) -> tuple[Newest | None, str]:
+    """The newest commit that is there, by the ends of the ledger, and the reason if the run cannot be resumed."""
+    if names and not kept:
         return None, f"the files of all {len(names)} commits are gone"
-
-    def read(name: str) -> Manifest:
-        manifest = run.manifest(name)
-        _require_named(run.storage, manifest)
-        run.require_digest(name, recorded.get(name, ""))
-        return manifest
-
+    records = [record for segment in segments for record in segment.tail if isinstance(record, CommitRecord)]
     try:
-        newest = newest_of(reversed(kept), read)
-    except (NewerFormat, ManifestMismatch) as error:
+        return newest_commit(run, {record.name: record.sha256 for record in reversed(records)}), ""
+    except StoreError as error:
         return None, str(error)
-    return newest.manifest, "" if newest.manifest else str(newest.passed_over[0][1])
-
-
-def _require_named(storage: Storage, manifest: Manifest) -> None:
-    """Check that every file of a commit exists. Workers and the audit check the contents.
-
-    Raises:
-        StoreError: a file is gone.
-    """
-    folder = f"checkpoints/{manifest.name}"
-    there = set(storage.names(folder))
-    # `names` does not list names that begin with a dot.
-    gone = [file.name for file in manifest.files if not file.name.startswith(".") and file.name not in there]
-    if gone:
-        raise StoreError(f"{folder}/{gone[0]} is missing")
 
 
 def driver_state(lease: FoundLease | None) -> Literal["none", "alive", "ended", "unknown"]:

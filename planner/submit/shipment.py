@@ -14,6 +14,7 @@ from planner.base.permissions import is_within
 from planner.data.paths import STDLIB, resolve
 from planner.errors import UserError
 from planner.job import HfModel, Job
+from planner.store.run_place import in_memory_text
 
 # The largest request that Ray's dashboard accepts (DASHBOARD_CLIENT_MAX_SIZE in its ray_constants). Ray 2.60 answers a
 # larger one with HTTP 413. Ray's own store accepts 512 MiB, but a submission goes through the dashboard.
@@ -66,8 +67,11 @@ def require_lasting(job: Job) -> None:
     """Check that the run's folder is not in the job's temporary working directory.
 
     Raises:
-        UserError: `checkpoint.path` is relative, so the run would be lost with that directory.
+        UserError: `checkpoint.path` is relative, so the run would be lost with that directory, or it is in one
+            process's memory.
     """
+    if refusal := in_memory_text(job.run_path):
+        raise UserError(refusal)
     if is_of_the_cluster(job.run_path):
         return
     raise UserError(

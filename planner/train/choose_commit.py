@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 
-from planner.errors import ResumeRefused, StoreError
+from planner.errors import ResumeRefused
 from planner.job.step_schedule import schedule_change_note
 from planner.provenance.identity import (
     DEVICE,
@@ -14,7 +14,7 @@ from planner.provenance.identity import (
     require_same_model,
 )
 from planner.store.jobs import job_digest
-from planner.store.newest import newest_of
+from planner.store.newest import Newest, named_and_lost, newest_of, require_good
 from planner.store.records import Manifest
 from planner.store.run_folder import RunFolder
 from planner.train.checkpoints import checkpoint
@@ -47,36 +47,22 @@ def choose(launch: Launch, world: World, run: RunFolder, setup: Setup) -> Choice
     Raises:
         PlannerError: on every worker, if there are commits but none is valid, or the run's identity differs.
     """
-    names, lost = world.from_first(lambda: _commits(run))
-    manifest, passed_over = _newest_valid(world, run, names)
+    names, lost = world.from_first(lambda: named_and_lost(run))
+    found = _newest_whole(world, run, names, lost)
+    manifest = found.manifest
     changes = world.agree(lambda: compare(launch, run, setup, manifest))
     newest = names[0] if names else ""
     sha256 = world.from_first(lambda: run.manifest_digest(manifest.name)) if manifest else ""
-    return Choice(newest=newest, manifest=manifest, sha256=sha256, changed=[*lost, *passed_over, *changes])
+    return Choice(newest=newest, manifest=manifest, sha256=sha256, changed=[*found.notes, *changes])
 
 
-def _commits(run: RunFolder) -> tuple[list[str], list[str]]:
-    """The names of all commits, newest first, and a note for each newer one that only the ledger has.
-
-    Raises:
-        StoreError: the ledger records commits, but none is left. Starting again would silently lose their work.
-    """
-    names = run.commits()[::-1]
-    lost = run.lost_commits(after=names[0] if names else "")
-    if lost and not names:
-        raise StoreError(
-            f"{run.storage.url}: the ledger records {len(lost)} commits, the newest {lost[-1]}, and no manifest is "
-            "left. Restore manifests/ or choose another checkpoint.path"
-        )
-    return names, [f"commit {name} is lost: the ledger records it, but its manifest is gone" for name in lost]
-
-
-def _newest_valid(world: World, run: RunFolder, names: list[str]) -> tuple[Manifest | None, list[str]]:
-    """The newest commit whose files are whole, and a note for each newer one that is damaged.
+def _newest_whole(world: World, run: RunFolder, names: list[str], lost: list[str]) -> Newest:
+    """The newest commit whose files are whole, and the newer ones that are lost or damaged.
 
     Raises:
         NewerFormat: on every worker, if a newer commit was written by another version of planner.
         ManifestMismatch: on every worker, if a whole manifest is not the one that the ledger records.
+        Unreachable: on every worker, if a newer commit cannot be read now.
         StoreError: on every worker, if there are commits but none is whole.
     """
 
@@ -86,14 +72,9 @@ def _newest_valid(world: World, run: RunFolder, names: list[str]) -> tuple[Manif
         checkpoint.check_files(world, run, manifest)
         return manifest
 
-    newest = newest_of(names, whole)
-    refused = [f"commit {name} was passed over: {error}" for name, error in newest.passed_over]
-    if refused and newest.manifest is None:
-        raise StoreError(
-            f"{run.storage.url}: none of {len(names)} commits is whole ({refused[0]}). "
-            "Restore the files, or start again with another checkpoint.path"
-        )
-    return newest.manifest, refused
+    newest = newest_of(names, whole, lost)
+    require_good(run, newest)
+    return newest
 
 
 def compare(launch: Launch, run: RunFolder, setup: Setup, manifest: Manifest | None) -> list[str]:

@@ -9,6 +9,7 @@ import pytest
 from planner.base.disk import size_text
 from planner.base.text import duration
 from planner.runner import dry_run, local
+from planner.store import storage
 from planner.store.lease import DriverLease
 from planner.store.lease_record import lease_name, this_driver
 from planner.store.records import seal
@@ -34,9 +35,10 @@ def test_a_new_run_is_described_and_not_begun(cli, job, tmp_path):
     assert lines[1] == "cluster   local Ray cluster, 4 workers (CPU)"
     assert lines[2] == "steps     0 to 3, 6 samples each"
     assert lines[8] == "commits   every 2 steps, files kept for the newest 2"
-    assert lines[16].split()[:2] == ["4", "4"]
-    assert "2 x 2 + 2 x 1" in lines[16]
-    assert lines[-1] == END
+    assert lines[14].endswith("the storage can hold a run.")
+    assert lines[17].split()[:2] == ["4", "4"]
+    assert "2 x 2 + 2 x 1" in lines[17]
+    assert lines[-1] == "dry run: nothing was started, nothing was kept"
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -204,6 +206,104 @@ def test_a_dry_run_refuses_what_a_run_refuses(cli, longer, tmp_path):
     assert answer.code == 1
     answer = cli("run", *arguments, "--address", "127.0.0.1:1", "--dry-run")
     assert (answer.code, answer.out) == (2, "")
+
+
+def torn_newest(run):
+    """Tear the manifest of step 4 and return what planner says of that."""
+    (run / "manifests" / "000000000004-000002.json").write_bytes(b"{")
+    why = "manifests/000000000004-000002.json: torn or not written by this version of planner"
+    again = "Without it, the run resumes from step 2, and does 2 steps again"
+    return f"commit 000000000004-000002 was passed over: {why}. {again}"
+
+
+def test_a_commit_that_is_passed_over_is_a_warning(cli, longer):
+    """The dry run, `show` and the JSON of both say the same, with both steps. An export refuses."""
+    run, arguments = longer
+    note = torn_newest(run)
+    why = "manifests/000000000004-000002.json: torn or not written by this version of planner"
+    answer = cli("run", *arguments, "--dry-run")
+    assert (answer.code, answer.out.splitlines()[0]) == (0, f"tiny: resuming at step 2 of 9 in {run}")
+    assert f"\nwarning   commit 000000000004-000002 was passed over: {why}." in answer.out
+    found = json.loads(cli("run", *arguments, "--dry-run", "--json").out)
+    assert (found["step"], found["passed_over"]) == (2, [note])
+    assert json.loads(cli("show", run, "--json").out)["passed_over"] == [note]
+    assert "\nwarning    commit 000000000004-000002 was passed over" in cli("show", run).out
+    exported = cli("export", run, "-o", "model")
+    refused = f"{note.partition('. W')[0]}. Restore it, or write --step 2"
+    assert (exported.code, exported.err) == (1, f"planner: {run}: {refused}\n")
+
+
+@pytest.mark.process
+def test_a_run_says_which_commit_it_passes_over(cli, longer):
+    """In the lines before its cluster starts."""
+    run, arguments = longer
+    note = torn_newest(run)
+    started = cli("run", *arguments)
+    assert started.err.endswith("a cluster would have been started\n")
+    opening = f"tiny: resuming at step 2 of 9 in {run} warning: {note}"
+    assert "".join(opening.split()) in "".join(started.out.split())
+
+
+def test_a_commit_that_cannot_be_read_now_ends_a_dry_run_and_a_run(cli, longer, monkeypatch):
+    """It may be whole. Nothing is started."""
+    _, arguments = longer
+    read = storage.read_part
+
+    def refusing(path, *part):
+        if path.endswith("manifests/000000000004-000002.json"):
+            raise PermissionError(13, "Permission denied")
+        return read(path, *part)
+
+    monkeypatch.setattr(storage, "read_part", refusing)
+    for more in (["--dry-run"], []):
+        answer = cli("run", *arguments, *more)
+        assert (answer.code, answer.out) == (1, "")
+        assert "Permission denied, and the commit of step 4 may be whole. Make it readable" in answer.err
+
+
+def test_a_run_whose_name_is_gone_says_so(cli, longer):
+    """And not that each of its commits is damaged."""
+    run, arguments = longer
+    (run / "run.json").unlink()
+    says = "run.json is gone, and 2 commits belong to the run that it named. Restore run.json"
+    for more in (["--dry-run"], []):
+        assert cli("run", *arguments, *more).err.startswith(f"planner: {run}: {says}")
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("memory://x", "memory://x: each process has a memory:// of its own"),
+        ("/proc/x", "/proc/x: cannot write there"),
+        ("/sys/x", "/sys/x: cannot write there"),
+        ("/dev/null/x", "/dev/null/x: cannot use manifests: Not a directory. Check that this storage can be reached"),
+        ("http://127.0.0.1:1/x", "http://127.0.0.1:1/x: cannot use manifests: "),
+        ("data://x", "data://x: cannot use manifests: its file system has no such operation"),
+        ("zip://none.zip", "zip://none.zip: cannot be opened ("),
+    ],
+)
+def test_a_place_that_can_hold_no_run_is_refused_by_dry_run_and_run(cli, job, path, says):
+    """With the same sentence, before a cluster starts."""
+    dry, real = (cli("run", job, "--set", f"checkpoint.path={path}", *more) for more in (["--dry-run"], []))
+    assert (dry.code, dry.out, dry.err) == (real.code, real.out, real.err)
+    assert (dry.code, dry.out) == (1, "")
+    assert dry.err.startswith(f"planner: {says}")
+    assert dry.err.count("\n") == 1
+
+
+def test_a_place_without_hard_links_is_refused_by_dry_run_and_run(cli, job, tmp_path, monkeypatch):
+    """With the same sentence. Neither leaves a folder."""
+
+    def refused(*_paths):
+        raise PermissionError(1, "Operation not permitted", "a", None, "b")
+
+    monkeypatch.setattr("os.link", refused)
+    before = sorted(tmp_path.rglob("*"))
+    for more in (["--dry-run"], []):
+        answer = cli("run", job, *more)
+        says = "cannot make a hard link to a file there (Operation not permitted). Choose another checkpoint.path"
+        assert (answer.code, answer.err) == (1, f"planner: {tmp_path}/run: {says}\n")
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_lease_of_another_machine_is_a_note(cli, longer):

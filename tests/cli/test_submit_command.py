@@ -103,6 +103,7 @@ def wrong(says, *arguments, name=""):
         wrong("job.yaml: train.stepz", "job.yaml", *AT, "--set", "train.stepz=4"),
         wrong("--accept nonsense: write one of data", "job.yaml", *AT, "--accept", "nonsense"),
         wrong("checkpoint.path: run is relative, so the run would be in the job's", "job.yaml", *AT),
+        wrong("memory://x: each process has a memory:// of", "job.yaml", *AT, "--set", "checkpoint.path=memory://x"),
         wrong("checkpoint.path: runs/tiny is relative", "job.yaml", *AT, "--set", 'checkpoint.path=""'),
         wrong("data.path: no file at 'nothing'", "job.yaml", *AT, *SHARED, "--set", "data.path=nothing"),
         wrong("data.path: ../outside.txt is outside", "job.yaml", *AT, *SHARED, "--set", "data.path=../outside.txt"),

@@ -14,7 +14,7 @@ from planner.report.run_table import detail_text, run_detail
 from planner.report.run_view import RunView, durable_text, fold
 from planner.store.earlier_generations import read_earlier
 from planner.store.follow import WholeLedger
-from planner.store.newest import newest_readable
+from planner.store.newest import newest_commit
 from planner.store.run_folder import commit_name
 from planner.store.survey import is_run, survey
 from planner.story.read import read_story
@@ -244,7 +244,7 @@ def test_metrics_fall_back_with_the_run(fallen_back):
 def test_the_story_knows_what_came_from_memory(recovered):
     """The reason on record is shown, and steps that are not durable stay at risk."""
     recovered.commit()
-    story = read_story(recovered.run, "test", newest_readable(recovered.run))
+    story = read_story(recovered.run, "test", newest_commit(recovered.run).manifest)
     assert [change.from_memory for change in story.changes] == [True, True]
     assert [change.again for change in story.changes] == [0, 1]
     assert story.changes[0].reasons == (TOLD,)

@@ -13,7 +13,7 @@ from events import EVENT_S
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.errors import StoreError
+from planner.errors import StoreError, Unreachable
 from planner.store.storage import Storage
 
 
@@ -345,6 +345,19 @@ def test_what_may_not_be_used_is_named(tmp_path, operation):
     (tmp_path / "a").mkdir(mode=0o000)
     with pytest.raises(StoreError, match="Permission denied"):
         OPERATIONS[operation](Storage(str(tmp_path)), "a/x")
+
+
+def test_whatever_a_remote_file_system_raises_is_one_sentence(monkeypatch):
+    """It is another package's code. Clients of HTTP and of clouds have errors of their own."""
+    storage = Storage(f"memory://{uuid.uuid4().hex}")
+
+    def unreached(*_arguments, **_settings):
+        raise RuntimeError("Could not connect to the endpoint\nmore")
+
+    monkeypatch.setattr(storage.file_system, "ls", unreached)
+    with pytest.raises(Unreachable) as raised:
+        storage.names("manifests")
+    assert str(raised.value) == f"{storage.url}: cannot use manifests: Could not connect to the endpoint"
 
 
 @pytest.mark.parametrize("url", ["nosuch://bucket/run", "s4://x"])

@@ -81,7 +81,7 @@ def test_the_newest_commit_whose_files_are_there_counts(storage, url):
     assert (survey(url).newest.name, survey(url).problem) == (first, "")
     storage.delete(f"checkpoints/{first}/part")
     storage.write(f"checkpoints/{first}/other", b"x")
-    assert survey(url).problem.endswith("/part is missing")
+    assert "/part is missing). Restore the files" in survey(url).problem
     storage.delete("checkpoints")
     assert survey(url).newest is None
     assert survey(url).problem == "the files of all 2 commits are gone"
@@ -92,7 +92,10 @@ def test_the_newest_commit_whose_files_are_there_counts(storage, url):
     [
         (lambda s: s.delete("run.json"), "run.json is gone, and 1 commits belong to the run that it named"),
         (lambda s: s.write("run.json", b"{"), "run.json: torn"),
-        (lambda s: s.delete("manifests"), "the ledger records 1 commits, and no manifest is left"),
+        (
+            lambda s: s.delete("manifests"),
+            "and no manifest is left. Restore manifests/",
+        ),
         (lambda s: s.write(f"manifests/{commit_name(2, 1)}.json", b"{"), "torn or not written by this version"),
         (
             lambda s: s.write(f"manifests/{commit_name(2, 1)}.json", json.dumps({"value": {"format": 9}}).encode()),

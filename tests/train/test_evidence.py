@@ -18,7 +18,7 @@ from planner.plan import layout, make_plan
 from planner.plan.layout import Balanced, Bitwise
 from planner.provenance.audit import audit
 from planner.store.ledger import LedgerWriter
-from planner.store.newest import newest_readable
+from planner.store.newest import newest_commit
 from planner.store.records import NO_HEAD, CommitRecord, chained
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
@@ -124,7 +124,7 @@ def test_a_replaced_commit_is_refused_before_any_step(url, corpus):
     reseal(manifest_file(url, name), lambda value: value.update(total_steps=7))
     job = make_job(corpus, train={"steps": 9})
     attempts = [
-        lambda: newest_readable(run_at(url)),
+        lambda: newest_commit(run_at(url)),
         lambda: train_to(url, job),
         lambda: commit_at(run_at(url), None),
     ]

@@ -16,7 +16,7 @@ from planner.report.run_table import run_detail
 from planner.store.earlier_generations import read_earlier
 from planner.store.follow import WholeLedger
 from planner.store.ledger import read_segment
-from planner.store.newest import newest_readable
+from planner.store.newest import newest_commit
 from planner.store.records import NO_HEAD, CommitRecord, StepRecord
 from planner.store.run_folder import RunFolder, commit_name
 from planner.store.storage import Storage
@@ -123,7 +123,7 @@ def test_a_stop_measures_the_commit_in_flight_and_its_own(tmp_path, monkeypatch)
 def test_a_killed_run_stands_at_its_durable_step(killed):
     """Audit, survey, tracker and story: three steps count, two are uncommitted and were lost without notice."""
     run = killed.run
-    assert newest_readable(run).step == 3
+    assert newest_commit(run).manifest.step == 3
     result = audit(run)
     assert result.clean, result.findings
     assert (result.steps, result.uncommitted, result.recomputed) == (3, 2, 0)
@@ -154,7 +154,7 @@ def test_a_run_that_resumes_from_such_a_commit_is_whole(killed):
     assert done.returncode == 0, done.stdout
     rows = rows_of(run, is_over=True)
     assert [row for row in rows if row] == list(range(1, TOTAL + 1))
-    story = read_story(run, "test", newest_readable(run))
+    story = read_story(run, "test", newest_commit(run).manifest)
     assert (story.steps, story.undone_steps, story.commits.number) == (TOTAL, 2, 3)
     clock, lost_s = RunClock(), 0.0
     for number, record in WholeLedger(run).new_records():

@@ -7,7 +7,7 @@ from planner.data import model_files
 from planner.errors import StoreError, UserError
 from planner.job import HfModel, Job
 from planner.provenance.identity import MODEL as MODEL_FACT
-from planner.store.newest import readable
+from planner.store.newest import newest_commit, readable
 from planner.store.records import Manifest
 from planner.store.run_folder import RunFolder, commit_of
 from planner.train.export.atomic_folder import unfinished_folder
@@ -31,6 +31,8 @@ class Exported:
 def commit_at(run: RunFolder, step: int | None) -> Manifest:
     """The commit at `step`, or the newest one if None. Its files exist but are not checked.
 
+    An older commit takes the place of a newest one that is lost or damaged only if the user names its step.
+
     Raises:
         ManifestMismatch: the commit is not the one that the ledger records.
         StoreError: there is no such commit.
@@ -41,7 +43,16 @@ def commit_at(run: RunFolder, step: int | None) -> Manifest:
     found = [name for name in names if step is None or commit_of(name)[0] == step]
     if not found:
         raise StoreError(f"{run.storage.url}: {_no_commit_text(run, names, step)}")
-    return readable(run, found[-1])
+    return _newest(run) if step is None else readable(run, found[-1])
+
+
+def _newest(run: RunFolder) -> Manifest:
+    newest = newest_commit(run)
+    assert newest.manifest is not None  # there are commits, or an error says what they lack
+    if newest.notes:
+        about = newest.notes[0].partition(". Without it")[0]
+        raise StoreError(f"{run.storage.url}: {about}. Restore it, or write --step {newest.manifest.step}")
+    return newest.manifest
 
 
 def _no_commit_text(run: RunFolder, kept: list[str], step: int | None) -> str:
