@@ -23,6 +23,8 @@ _MAX_DOCUMENT_BYTES = 2**26
 MAX_BLOB_BYTES = 2**30
 # Scheme of a URL -> the package with its file system.
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
+# File systems of object stores that cannot append: gcsfs writes anew instead, and adlfs appends to blobs of one kind only.
+_CANNOT_APPEND = frozenset({"gs", "gcs", "abfs", "az"})
 # The storage answers with these: there is no such file, or something else has its name.
 _NOT_THERE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, NotRegularError)
 
@@ -37,6 +39,8 @@ class Storage:
         self.url = url
         self._fs, self._root = _opened(url)
         self.is_local = isinstance(self._fs, LocalFileSystem)
+        protocols = self._fs.protocol
+        self._cannot_append = not _CANNOT_APPEND.isdisjoint({protocols} if isinstance(protocols, str) else protocols)
 
     @property
     def file_system(self) -> Any:
@@ -144,8 +148,17 @@ class Storage:
             return is_new
 
     def append(self, name: str, content: bytes) -> None:
-        """Append to a blob. Only one process may write it."""
+        """Append to a blob. Only one process may write it.
+
+        Where the store cannot append, the whole blob is put again, which is atomic.
+        """
         with self._written(name, len(content)):
+            if self._cannot_append:
+                before = b""
+                with suppress(FileNotFoundError):
+                    before = bytes(self._fs.cat_file(self._at(name)))
+                self._fs.pipe_file(self._at(name), before + content)
+                return
             if self.is_local:
                 self._make_folder(Path(self._at(name)).parent)
             with self._opened_to_append(name) as stream:

@@ -152,6 +152,18 @@ def test_a_store_that_appends_by_writing_anew_holds_no_run(bucket, tmp_path):
         require_run_place(storage)
 
 
+@pytest.mark.parametrize("protocol", [("gs", "gcs"), ("abfs", "az"), "gs"])
+def test_stores_that_cannot_append_hold_a_run(bucket, tmp_path, protocol):
+    """Google's and Azure's. gcsfs takes "ab" for "wb", so a ledger lost all lines but the last ones."""
+    folder = tmp_path / "bucket"
+    files = LocalFileSystem(auto_mkdir=True)
+    storage = bucket(protocol=protocol, open=lambda path, mode: files.open(f"{folder}/{path}", mode.replace("a", "w")))
+    require_run_place(storage)
+    for line in (b"one\n", b"two\n", b"three\n"):
+        storage.append("ledger/000001.jsonl", line)
+    assert storage.read("ledger/000001.jsonl") == b"one\ntwo\nthree\n"
+
+
 def test_ctrl_c_leaves_nothing(tmp_path, monkeypatch):
     """In the midst of the probe."""
     monkeypatch.setattr("os.link", raising(KeyboardInterrupt()))
