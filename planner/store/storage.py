@@ -23,7 +23,7 @@ _MAX_DOCUMENT_BYTES = 2**26
 MAX_BLOB_BYTES = 2**30
 # Scheme of a URL -> the package with its file system.
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
-# File systems of object stores that cannot append: gcsfs writes anew instead, and adlfs appends to blobs of one kind only.
+# Object stores that cannot append: gcsfs writes anew instead, and adlfs appends to blobs of one kind only.
 _CANNOT_APPEND = frozenset({"gs", "gcs", "abfs", "az"})
 # The storage answers with these: there is no such file, or something else has its name.
 _NOT_THERE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, NotRegularError)
