@@ -110,7 +110,8 @@ WRONG = [
     typed(2, "--nodes", "run", "job.yaml", "--nodes", "65"),
     typed(
         2,
-        "workers.min is 3, and the local cluster has 2. Write --nodes 3",
+        "workers.min is 3, and the local cluster has 2 places. Write a workers.min of at most 2, or write planner run "
+        "--nodes 3",
         *("run", "job.yaml", "--nodes", "2", "--set", "workers.min=3"),
     ),
     # -- job files
