@@ -100,7 +100,7 @@ class Train(Section):
     def _one_length(self) -> Self:
         found = [name for name in ("steps", "epochs", "examples") if getattr(self, name) is not None]
         if len(found) != 1:
-            way_out = f" (null removes one, as in --set train.{found[-1]}=null)" if found else ""
+            way_out = f" (null removes one, as in train.{found[-1]}=null)" if found else ""
             raise ValueError(
                 f"found {' and '.join(found) or 'no length'}. Write exactly one of steps, epochs and examples{way_out}"
             )

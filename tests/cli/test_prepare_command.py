@@ -54,7 +54,7 @@ def test_its_json(cli):
         (["rows.jsonl", "new"], 2, "rows.jsonl: the kind is not clear. Write --kind jsonl"),
         (["text.txt", "new", "--kind", "csv"], 2, "csv"),
         (["text.txt", "new", "--kind", "jsonl"], 2, "planner: text.txt:1: not JSON"),
-        (["rows.jsonl", "new", "--kind", "jsonl", "--field", "body"], 2, "no text under 'body' (found the keys"),
+        (["rows.jsonl", "new", "--kind", "jsonl", "--field", "body"], 2, "['text']). Set --field or correct"),
         (["rows.jsonl", "new", "--kind", "jsonl", "--field", ""], 2, "--field is empty"),
         (["text.txt", "new", "--field", "body"], 2, "--field body: text has no fields"),
         (["text.txt", "there"], 2, "there exists already. Choose another name, or replace it with --force"),

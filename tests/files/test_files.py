@@ -385,7 +385,7 @@ WRONG = [
         "steps: 100",
         "examples: 1\n  epochs: 1",
         "train",
-        ["examples (null removes one, as in --set train.examples=null)"],
+        ["examples (null removes one, as in train.examples=null)"],
     ),
     ("name: tiny", "name: tiny\nworkers: {min: 9}", "workers", ["min 9 is above max 8"]),
     ("name: tiny", "name: tiny\nworkers: {cpus: 0, gpus: 0}", "workers", ["a worker takes no resource"]),
