@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from planner.job import Workers
 from planner.job.resource_names import OTHER_ACCELERATORS, hint, refusal
 
-pytestmark = pytest.mark.ray
+pytestmark = pytest.mark.usefixtures("ray_environment")
 
 # Names that Ray's Python code takes. Its C++ code ends the driver, starts no node, finds no place or starts no actor.
 # One cluster showed each of them (Ray 2.60).

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from planner.dispatch.connection import _embedded_text
+from planner.local_cluster.environment import supervisor_environment
 from planner.local_cluster.start_errors import RAYS_TEXTS, is_late
 
-pytestmark = pytest.mark.ray
+pytestmark = pytest.mark.usefixtures("ray_environment")
 
 
 @pytest.mark.parametrize("text", RAYS_TEXTS)
@@ -54,3 +55,21 @@ def test_the_load_is_named_only_if_something_was_too_slow():
     slow, wrong = RuntimeError("No node info found matching attributes: 'a'"), ValueError("bad\nmore")
     assert "does not answer (Ray: No node info found matching attributes: 'a'). This machine is" in _embedded_text(slow)
     assert _embedded_text(wrong) == "the local Ray cluster cannot be used. Ray says ValueError: bad"
+
+
+@pytest.mark.parametrize(
+    ("hidden", "passed_on"), [("", "-1"), ("NoDevFiles", "-1"), ("2,3", "2,3"), ("-1", "-1"), (None, None)]
+)
+def test_a_user_who_hides_all_gpus_still_gets_nodes_on_which_cpus_stand_for_them(monkeypatch, hidden, passed_on):
+    """Ray takes a node's GPU if it sees at least one name of a device. CUDA finds no device of the name -1."""
+    from ray._private.accelerators import NvidiaGPUAcceleratorManager
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if hidden is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    environment = supervisor_environment(Path("/tmp/x"), {})
+    assert environment.get("CUDA_VISIBLE_DEVICES") == passed_on
+    if passed_on is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", passed_on)
+    visible = NvidiaGPUAcceleratorManager.get_current_process_visible_accelerator_ids()
+    assert visible is None or len(visible) >= 1
