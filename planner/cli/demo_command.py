@@ -64,7 +64,8 @@ def demo(
     display.say(closing_text(prepared.job, result))
     if not result.finished:
         raise typer.Exit(130)
-    audited = audit(result.url)
+    # The user named the code of a loop of their own with the job.
+    audited = audit(result.url, code=prepared.job.data.path if prepared.job.is_own else "")
     header, *rows = phase_table(audited)
     out.print(f"\n{header}", style="bold", soft_wrap=True)
     for line in (*rows, "", *verdict(audited)):

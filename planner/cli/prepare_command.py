@@ -15,6 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColu
 
 from planner.base.text import counted
 from planner.cli.options import JsonOption
+from planner.data.jsonl import NAME_THE_FIELD
 from planner.data.prepare_tokens import prepare as prepare_file
 from planner.errors import DataError, UserError, printable
 from planner.job import JsonlData, TextData
@@ -51,7 +52,7 @@ def prepare(
             header = prepare_file(data, path, replace=force, progress=progress)
         except DataError as error:
             # These messages name keys of a job. The command has options instead.
-            text = str(error).removeprefix("data.path: ").replace("set data.field", "set --field")
+            text = str(error).removeprefix("data.path: ").replace(NAME_THE_FIELD, "Set --field")
             raise DataError(text) from error
     if as_json:
         found = {"path": output, "kind": header.kind, "tokens": header.num_tokens, "rows": header.num_rows}

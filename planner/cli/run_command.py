@@ -44,7 +44,7 @@ def run(
             min=0,
             max=MOST_NODES,
             help="logical nodes of the local cluster",
-            show_default="one per core or GPU",
+            show_default="as many as the run uses",
         ),
     ] = 0,
     set_: SetOption = None,

@@ -17,6 +17,8 @@ from planner.data.paths import MAX_LINE_BYTES, content_fingerprint, lines_of, op
 from planner.errors import DataError
 
 _ROWS_PER_REPORT = 10_000
+NAME_THE_FIELD = "Set data.field"
+"""the advice about a row without text, for a job. `planner prepare` has an option instead"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +119,7 @@ def _content(line: bytes, field: str, where: str) -> bytes:
         raise DataError(f"{where}: nested too deeply. Write one flat object per line") from error
     if not isinstance(row, dict) or not isinstance(row.get(field), str):
         raise DataError(
-            f"{where}: no text under {field!r} (found {_found(row, field)}). Set data.field or correct the line"
+            f"{where}: no text under {field!r} (found {_found(row, field)}). {NAME_THE_FIELD} or correct the line"
         )
     text: str = row[field]
     try:

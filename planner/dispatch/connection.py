@@ -14,6 +14,7 @@ from planner.dispatch.connection_errors import refusal
 from planner.dispatch.ray_internal import keeps_loopback, quiet
 from planner.errors import RunError, UserError
 from planner.local_cluster.embedded import how_busy
+from planner.local_cluster.start_errors import is_late
 
 # A running cluster answers at once, or within seconds over a slow link.
 CONNECT_S = 5.0
@@ -52,14 +53,21 @@ def connected(address: str, *, verbose: bool, embedded: bool = False) -> Iterato
         )
     except (OSError, RuntimeError, ValueError, RayError) as error:
         if embedded:
-            reason = next(iter(str(error).splitlines()), "").rstrip(".") or type(error).__name__
-            raise RunError(f"the local Ray cluster does not answer (Ray: {reason}). {how_busy()}") from error
+            raise RunError(_embedded_text(error)) from error
         raise UserError(f"no Ray cluster at {address}: {refusal(error)}") from error
     with contextlib.nullcontext() if verbose else quiet():
         try:
             yield
         finally:
             _leave(address, ray.shutdown)
+
+
+def _embedded_text(error: BaseException) -> str:
+    """Why this process cannot use its own cluster. The machine's load is named only if something was too slow."""
+    reason = next(iter(str(error).splitlines()), "").rstrip(".") or type(error).__name__
+    if is_late(error):
+        return f"the local Ray cluster does not answer (Ray: {reason}). {how_busy()}"
+    return f"the local Ray cluster cannot be used. Ray says {type(error).__name__}: {reason}"
 
 
 def require_free() -> None:

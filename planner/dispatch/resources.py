@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from planner.job import Workers
+from planner.job.resource_names import hint
 from planner.plan import Resources, workers_on_node
 
 
@@ -50,4 +51,5 @@ def shortage(wanted: Resources, nodes: Sequence[Resources]) -> str:
 def _lack(name: str, amount: float, most: float) -> str:
     """Which resource no node has enough of, with the job's key."""
     key = {"CPU": "workers.cpus", "GPU": "workers.gpus"}.get(name, f"workers.resources.{name}")
-    return f"no node has {'any' if most == 0 else f'more than {most:g}'} {name}, but {key} is {amount:g}"
+    instead = f" ({text})" if (text := hint(name)) else ""
+    return f"no node has {'any' if most == 0 else f'more than {most:g}'} {name}, but {key} is {amount:g}{instead}"

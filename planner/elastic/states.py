@@ -9,7 +9,7 @@ from planner.elastic.group import Group, ReasonKey
 from planner.elastic.history import History
 from planner.elastic.pause import NotAResize, Pause
 from planner.elastic.view import View
-from planner.plan import BatchSizes, WorkerRange, make_plan, worth_asking
+from planner.plan import BatchSizes, WorkerRange, useful_workers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +27,7 @@ class Rules:
 
     def useful(self, usable: int) -> int:
         """The smallest worker count that is as fast as `usable` workers."""
-        if self.eager:
-            return usable
-        return max(self.workers.least, worth_asking(make_plan(self.sizes, self.workers.most), usable))
+        return usable if self.eager else useful_workers(self.sizes, self.workers, usable)
 
     @cached_property
     def worth_asking(self) -> tuple[int, ...]:

@@ -63,7 +63,7 @@ workers:
   # max: 8                     # GPUs: the most that the run may have
   # cpus: 1.0                  # of one worker. GPUs: a few cores each
   gpus: 0                      # of one worker. GPUs: 1
-  # resources: {{}}              # custom Ray resources of one worker, such as {{tpu: 1}}
+  # resources: {{}}              # custom Ray resources of one worker, such as {{fast_disk: 1}}
   # loader_processes: 0        # per worker, to read its next steps (0: a thread in the worker)
   # keep_processes: auto       # or never: every resize starts new worker processes
 

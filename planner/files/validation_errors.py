@@ -85,8 +85,8 @@ def _walk(root: _Schema, loc: Iterable[str | int]) -> tuple[KeyPath, _Schema]:
     path: KeyPath = ()
     node = root
     for part in loc:
-        if "anyOf" in node:
-            break  # what follows is pydantic's name for one of the choices
+        if "anyOf" in node or part == "[key]":
+            break  # what follows is pydantic's name for one of the choices, or for the key itself
         kinds = node.get("discriminator", {}).get("mapping", {})
         if part in kinds:
             node = _deref(root, {"$ref": kinds[part]})

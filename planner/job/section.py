@@ -7,6 +7,9 @@ from pydantic_core import PydanticCustomError
 
 from planner.job import duration
 
+STORED_JOB = {"is_stored": True}
+"""pydantic's context for a job that a run was made with, which a later version of planner must still read"""
+
 
 class Section(BaseModel):
     """A section of a job. Frozen. Unknown keys and values of a wrong type are refused."""

@@ -2,11 +2,12 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
 from planner.job import duration
 from planner.job.optimizer import Optimizer, OwnOptimizer
-from planner.job.section import AutoOrEvery, DurationText, Every, Section
+from planner.job.resource_names import NOT_CUSTOM, refusal
+from planner.job.section import STORED_JOB, AutoOrEvery, DurationText, Every, Section
 from planner.plan.layout import Mode, canonical_mode
 from planner.plan.limits import LEAST_RESOURCE, MAX_GLOBAL_BATCH, MAX_MICRO, MAX_WORKERS
 
@@ -99,7 +100,7 @@ class Train(Section):
     def _one_length(self) -> Self:
         found = [name for name in ("steps", "epochs", "examples") if getattr(self, name) is not None]
         if len(found) != 1:
-            way_out = f" (null removes one, as in --set train.{found[-1]}=null)" if found else ""
+            way_out = f" (null removes one, as in train.{found[-1]}=null)" if found else ""
             raise ValueError(
                 f"found {' and '.join(found) or 'no length'}. Write exactly one of steps, epochs and examples{way_out}"
             )
@@ -125,6 +126,16 @@ class Eval(Section):
     )
 
 
+def _custom_resource(name: str, info: ValidationInfo) -> str:
+    """Refuse a name that Ray does not take as a custom resource."""
+    if info.context != STORED_JOB and (wrong := refusal(name)):
+        raise ValueError(wrong)
+    return name
+
+
+_ResourceName = Annotated[str, AfterValidator(_custom_resource)]
+
+
 class Workers(Section):
     """How many workers the run may have, and what each of them takes from the cluster."""
 
@@ -134,8 +145,10 @@ class Workers(Section):
     )
     cpus: float = Field(default=1.0, ge=0, le=4096, description="CPU cores per worker")
     gpus: int = Field(default=1, ge=0, le=1, description="GPUs per worker. 0 means to train on the CPU")
-    resources: dict[str, Annotated[float, Field(ge=LEAST_RESOURCE, le=2**40)]] = Field(
-        default_factory=dict, description="custom Ray resources per worker, by name"
+    resources: dict[_ResourceName, Annotated[float, Field(ge=LEAST_RESOURCE, le=2**40)]] = Field(
+        default_factory=dict,
+        description="custom Ray resources per worker, by name. Not CPU, GPU, memory or an accelerator",
+        json_schema_extra={"propertyNames": {"not": {"enum": list(NOT_CUSTOM)}}},
     )
     loader_processes: int = Field(
         default=0, ge=0, le=256, description="processes per worker that load its next steps. 0 means one thread"

@@ -21,10 +21,11 @@ from typing import Any, Self
 
 from planner.errors import RunError
 from planner.local_cluster.environment import QUICK_HEALTH_CHECKS
-from planner.local_cluster.link import SupervisorLink, open_link
+from planner.local_cluster.link import SupervisorLink, TooLate, open_link
 
 # Two shared cores start a head in 2-7 s and a node in 1-3 s. At a load of 20 they are ten times slower. Ray's own
 # limits in a start (30 s until a raylet is registered) cannot be changed, so a start that exceeds one is tried again.
+# So is one that lost a process. Any other error would come again.
 START_DEADLINE_S = 300.0
 NODE_DEADLINE_S = 180.0
 STARTS = 3
@@ -94,7 +95,7 @@ class EmbeddedCluster:
         self.close()
 
     def start(self) -> None:
-        """Start the head and the nodes. A failed start is tried again, up to three times in all.
+        """Start the head and the nodes. A start that was too slow or lost a process is tried again, three times in all.
 
         Raises:
             RunError: this is not Linux, the cluster already runs, or it could not be started.
@@ -106,12 +107,15 @@ class EmbeddedCluster:
         for number in range(1, STARTS + 1):
             try:
                 self._start_once()
-            except RunError as error:
-                reason = str(error).partition("\n")[0]
+            except TooLate as error:
+                reason = _first_line(error)
                 if number == STARTS:
                     text = f"the local Ray cluster did not start in {STARTS} attempts: {reason}. {how_busy()}"
                     raise RunError(text) from error
                 self._say(f"the local Ray cluster did not start ({reason}): attempt {number + 1} of {STARTS}")
+            except RunError as error:  # it would come again in the same way
+                text = f"the local Ray cluster did not start: {_first_line(error)}. Correct this, and run again"
+                raise RunError(text) from error
             else:
                 return
 
@@ -172,6 +176,10 @@ class EmbeddedCluster:
         if self._link is None:
             raise RunError("the embedded cluster is not running: enter its context first")
         return self._link.ask(command, deadline_s)
+
+
+def _first_line(error: RunError) -> str:
+    return str(error).partition("\n")[0]
 
 
 def how_busy() -> str:

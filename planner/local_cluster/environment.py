@@ -15,6 +15,9 @@ QUICK_HEALTH_CHECKS = {
     "RAY_health_check_timeout_ms": "1000",
     "RAY_health_check_failure_threshold": "3",
 }
+# With these values Ray starts no node with a GPU, not even where a CPU stands for it. Programs see no GPU with
+# -1 either, and Ray counts it as one.
+_HIDES_ALL, _HIDES_ALL_FROM_CUDA = ("", "NoDevFiles"), "-1"
 # How long Ray waits for a gcs_server to start. Its default of 20 to 30 s is too short on a busy machine.
 START_TIMEOUT = {"RAY_gcs_server_port_wait_time_s": "120"}
 
@@ -45,6 +48,8 @@ def token_environment() -> dict[str, str]:
 def supervisor_environment(home: Path, health_checks: Mapping[str, str]) -> dict[str, str]:
     """The environment that the GCS, the raylets and the workers inherit."""
     inherited = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    if inherited.get("CUDA_VISIBLE_DEVICES") in _HIDES_ALL:
+        inherited["CUDA_VISIBLE_DEVICES"] = _HIDES_ALL_FROM_CUDA
     package_root = str(Path(__file__).resolve().parents[2])
     search_path = [package_root, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {

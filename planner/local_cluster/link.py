@@ -27,6 +27,10 @@ STDERR_TAIL_LINES = 15
 STDERR_TAIL_BYTES = 16384
 
 
+class TooLate(RunError):
+    """A command was not done in time, or a process of the cluster has ended. Another start may succeed."""
+
+
 def open_link(health_checks: Mapping[str, str]) -> "SupervisorLink":
     """Start a supervisor with its own temporary directory.
 
@@ -88,19 +92,21 @@ class SupervisorLink:
         """Send one command and wait for its answer.
 
         Raises:
-            RunError: there was no answer within `deadline_s`, the supervisor has ended, or it reported an error.
+            TooLate: there was no answer within `deadline_s`, or the supervisor or a process of Ray has ended.
+            RunError: the supervisor reported another error.
         """
         deadline = time.monotonic() + deadline_s
         if not self._lock.acquire(timeout=deadline_s):
-            raise RunError(f"the embedded cluster: {command['op']}: not tried, it was busy for {deadline_s:g} s")
+            raise TooLate(f"the embedded cluster: {command['op']}: not tried, it was busy for {deadline_s:g} s")
         try:
             answer = self._exchange(command, deadline)
         except (TimeoutError, ConnectionError) as error:
-            raise RunError(f"the embedded cluster: {command['op']}: {error}{self._stderr_tail()}") from error
+            raise TooLate(f"the embedded cluster: {command['op']}: {error}{self._stderr_tail()}") from error
         finally:
             self._lock.release()
         if "error" in answer:
-            raise RunError(f"the embedded cluster: {command['op']}: {answer['error']}")
+            kind = TooLate if answer["is_late"] else RunError
+            raise kind(f"the embedded cluster: {command['op']}: {answer['error']}")
         return answer
 
     def close(self) -> None:

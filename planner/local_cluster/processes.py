@@ -48,8 +48,13 @@ def members(leader: int) -> set[int]:
 
 
 def children(parent: int) -> set[int]:
-    """The pids of the direct children of `parent`."""
+    """The pids of the direct children of `parent`, with those that have ended and are not reaped yet."""
     return {process.pid for process in _processes() if process.parent == parent}
+
+
+def ended_children(parent: int) -> set[int]:
+    """The pids of the direct children of `parent` that have ended and are not reaped yet."""
+    return {process.pid for process in _processes() if process.parent == parent and process.is_zombie}
 
 
 def kill_all(leader: int, deadline_s: float) -> set[int]:

@@ -18,7 +18,8 @@ from typing import Any
 from planner.local_cluster.embedded import ONE_CPU, NodeShape
 from planner.local_cluster.environment import LOOPBACK
 from planner.local_cluster.link import CLOSE_DEADLINE_S, HEARTBEAT_S
-from planner.local_cluster.processes import children, kill_all, kill_tree, reap
+from planner.local_cluster.processes import children, ended_children, kill_all, kill_tree, reap
+from planner.local_cluster.start_errors import is_late
 
 
 class Supervisor:
@@ -29,16 +30,20 @@ class Supervisor:
         self._nodes: dict[str, Any] = {}  # node id -> ray._private.node.Node, oldest first
 
     def answer(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Run one command. If Ray fails, kill half-started processes and answer with Ray's error as one line."""
+        """Run one command. If Ray fails, kill half-started processes and answer with Ray's error as one line.
+
+        `is_late` in the answer says whether Ray waited too long or lost a process, so that another start may succeed.
+        """
         before = children(os.getpid())
         try:
             return self._do(command)
         except Exception as error:  # noqa: BLE001  # Ray raises any kind of exception
             traceback.print_exc()
+            late = is_late(error) or bool(ended_children(os.getpid()) - before)
             for pid in children(os.getpid()) - before:  # processes of a half-started node
                 kill_tree(pid)
             line = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
-            return {"error": f"Ray says {type(error).__name__}: {line.rstrip('.')}"}
+            return {"error": f"Ray says {type(error).__name__}: {line.rstrip('.')}", "is_late": late}
 
     def _do(self, command: dict[str, Any]) -> dict[str, Any]:
         match command["op"]:
@@ -51,7 +56,7 @@ class Supervisor:
             case "kill" | "remove" as how:
                 return self._end(how, command["node_id"])
             case unknown:
-                return {"error": f"no such command: {unknown}"}
+                return {"error": f"no such command: {unknown}", "is_late": False}
 
     def _start(self) -> str:
         from ray.cluster_utils import Cluster
@@ -85,7 +90,7 @@ class Supervisor:
         alive = [node_id for node_id, node in self._nodes.items() if _is_alive(node)]
         node_id = wanted if wanted is not None else next(reversed(alive), None)
         if node_id not in self._nodes:
-            return {"error": f"there is no node {node_id}. The nodes are {list(self._nodes)}"}
+            return {"error": f"there is no node {node_id}. The nodes are {list(self._nodes)}", "is_late": False}
         node = self._nodes.pop(node_id)
         if how == "kill" and _is_alive(node):  # another process may have the pid of a dead one
             kill_tree(_raylet(node).pid)

@@ -12,7 +12,9 @@ from typing import Literal
 
 from planner.base.text import counted, duration
 from planner.plan.capacity_history import AvailabilityHistory, CapacityAt, available_times, check, rise_times
+from planner.plan.factory import BatchSizes, make_plan
 from planner.plan.growth import Growth, ResizeCost
+from planner.plan.node_packing import WorkerRange
 from planner.plan.plan import Plan
 from planner.plan.speed import Speeds
 
@@ -118,6 +120,15 @@ def worth_asking(plan: Plan, most: int) -> int:
     if most < 1:
         raise ValueError(f"no workers to choose from: {most}")
     return plan.at(most).fewest_workers_as_fast
+
+
+def useful_workers(sizes: BatchSizes, workers: WorkerRange, room: int) -> int:
+    """The smallest worker count in the range that is as fast as all workers that there is `room` for.
+
+    Raises:
+        ValueError: `room` is below 1.
+    """
+    return max(workers.least, worth_asking(make_plan(sizes, workers.most), min(room, workers.most)))
 
 
 def revise(situation: Situation) -> Decision:

@@ -10,7 +10,7 @@ from planner.dispatch.resources import alive_nodes
 from planner.errors import AnotherDriver, StoreError
 from planner.job import Job, batch_sizes, workers_of
 from planner.job.step_schedule import conversions
-from planner.plan import Plan, make_plan, workers_on_node
+from planner.plan import Plan, make_plan, useful_workers, workers_on_node
 from planner.plan.accumulator_placement import FLOAT_BYTES, INTEGER_BYTES, placement_text
 from planner.plan.commit_size import COPIES, CommitSize, NotKnown, most_copies
 from planner.runner.commit_size import commit_size
@@ -124,7 +124,7 @@ def check_start(
         prepared: the checked job.
         warn: called with a line if the storage does not answer.
         address: of the cluster, or empty for a local one.
-        nodes: logical nodes of the local cluster, or 0 for one per core or GPU.
+        nodes: logical nodes of the local cluster, or 0 for as many as the run uses, at most one per core or GPU.
         storage_gbps: what the storage takes, in 10^9 bytes per second. None if not known.
 
     Raises:
@@ -142,7 +142,8 @@ def check_start(
     if not prepared.num_samples:
         notes.append("the data cannot be read from here, so only the workers would check it")
     place = _at(job, address) if address else _here(job, nodes)
-    plan = make_plan(batch_sizes(job), workers_of(job).nearest(place.room))
+    sizes, workers = batch_sizes(job), workers_of(job)
+    plan = make_plan(sizes, useful_workers(sizes, workers, workers.nearest(place.room)))
     commits = commit_size(job, may_build=True)
     node_workers = min(max(1, *place.rooms), plan.world_size)
     return DryRun(
@@ -197,8 +198,9 @@ def _here(job: Job, nodes: int) -> _Place:
     """The local cluster."""
     local = local_cluster(job, nodes)
     on = counted(local.gpus, "GPU") if local.gpus else "CPU"
+    room = f"local Ray cluster, {counted(local.num_workers, 'worker')} ({on})"
     return _Place(
-        text=f"local Ray cluster, {counted(local.num_workers, 'worker')} ({on})",
+        text=", ".join(filter(None, (room, local.unused))),
         waits="",
         warning=local.warning,
         rooms=(local.num_workers,),

@@ -88,7 +88,7 @@ def execute(
         display: shows the run.
         opening: the first line that is shown.
         address: of a Ray cluster, or empty for a local one.
-        nodes: logical nodes of the local cluster, or 0 for one per core or GPU.
+        nodes: logical nodes of the local cluster, or 0 for as many as the run uses, at most one per core or GPU.
         verbose: whether Ray's own messages are shown.
         resume_command: the command that resumes the run, for the message about its end.
 

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from planner.base.text import counted
 from planner.base.wait_reports import reminded
 from planner.errors import UserError
-from planner.job import Job, Workers
+from planner.job import Job, Workers, batch_sizes, workers_of
+from planner.job.resource_names import hint
 from planner.local_cluster.embedded import EmbeddedCluster, NodeShape
+from planner.plan import useful_workers
 from planner.runner.display import Say
 
 MOST_NODES = 64
@@ -24,9 +26,12 @@ class LocalShape:
     """The shape of a job's local cluster: one node per worker, or with real GPUs one node that has them all."""
 
     num_workers: int
+    """workers that it has room for"""
     gpus: int
     """GPUs of this machine that the job uses, or 0 on the CPU"""
     workers: Workers
+    unused: str = ""
+    """how many of the workers the run uses, and why not all. Empty if it uses all"""
 
     @property
     def shape(self) -> NodeShape:
@@ -46,25 +51,64 @@ class LocalShape:
 
     @property
     def warning(self) -> str:
-        """The text about a machine without a GPU for a job that asks for one, or empty."""
-        if self.gpus or not self.workers.gpus:
-            return ""
-        return f"workers.gpus is {self.workers.gpus:g} and this machine has no GPU. The workers train on the CPU"
+        """The text about a machine without a GPU for a job that asks for one, and about odd resources, or empty."""
+        texts = [
+            f"workers.resources.{name} is a custom resource, which the local cluster makes up: {text}"
+            for name in self.workers.resources
+            if (text := hint(name))
+        ]
+        if self.workers.gpus and not self.gpus:
+            lacks = f"workers.gpus is {self.workers.gpus:g} and this machine has no GPU"
+            texts.insert(0, f"{lacks}. The workers train on the CPU")
+        return ". ".join(texts)
 
 
 def local_cluster(job: Job, nodes: int) -> LocalShape:
-    """The shape of the job's local cluster, with `nodes` nodes, or 0 for one per core or GPU.
+    """The shape of the job's local cluster, with `nodes` nodes.
+
+    With 0 it has as many as the run uses: at most one per GPU, or one for each `workers.cpus` cores.
 
     Raises:
         UserError: it has fewer nodes than `workers.min`, or more than `MOST_NODES`.
     """
     if not 0 <= nodes <= MOST_NODES:
-        raise UserError(f"nodes is {nodes}. Write 1 to {MOST_NODES}, or 0 for one per core or GPU")
-    workers, gpus = job.workers, _num_gpus() if job.workers.gpus else 0
-    count = nodes or min(workers.max, gpus or os.cpu_count() or 1)
-    if count < workers.min:
-        raise UserError(f"workers.min is {workers.min}, and the local cluster has {count}. Write --nodes {workers.min}")
-    return LocalShape(num_workers=count, gpus=gpus, workers=workers)
+        raise UserError(f"nodes is {nodes}. Write 1 to {MOST_NODES}, or 0 for as many as the run uses")
+    gpus = _num_gpus() if job.workers.gpus else 0
+    most = nodes or min(gpus or _cpu_places(job.workers), MOST_NODES)
+    if most < job.workers.min:
+        raise UserError(_too_few(job.workers, most, gpus, nodes))
+    used = useful_workers(batch_sizes(job), workers_of(job), most)
+    count = nodes or used
+    unused = _unused(job, count, used) if used < count else ""
+    return LocalShape(num_workers=count, unused=unused, gpus=min(gpus, count), workers=job.workers)
+
+
+def _cpu_places(workers: Workers) -> int:
+    """How many workers this machine's cores are enough for. At least one."""
+    return max(1, (os.cpu_count() or 1) // math.ceil(max(workers.cpus, 1)))
+
+
+def _too_few(workers: Workers, most: int, gpus: int, nodes: int) -> str:
+    """Why the local cluster is too small for `workers.min`, and what to do."""
+    cores = f"{counted(os.cpu_count() or 1, 'core')}, workers.cpus {workers.cpus:g}"
+    why = "" if nodes else f" ({counted(gpus, 'GPU') if gpus else cores})"
+    more = f", or write planner run --nodes {workers.min}" if workers.min <= MOST_NODES else ""
+    return (
+        f"workers.min is {workers.min}, and the local cluster has {counted(most, 'place')}{why}. "
+        f"Write a workers.min of at most {most}{more}"
+    )
+
+
+def _unused(job: Job, count: int, used: int) -> str:
+    """How many of `count` places the run uses, and why not more."""
+    most = workers_of(job).most
+    if used < min(count, most):
+        why = f"{used} are as fast as {min(count, most)}"
+    elif job.batch.global_batch == most:
+        why = f"batch.global is {most}"
+    else:
+        why = f"workers.max is {most}"
+    return f"of which the run uses {used} ({why})"
 
 
 @contextlib.contextmanager
@@ -76,7 +120,8 @@ def embedded(local: LocalShape, say: Say) -> Iterator[EmbeddedCluster]:
     """
     if local.warning:
         say(f"warning: {local.warning}")
-    say(f"starting a local Ray cluster with room for {counted(local.num_workers, 'worker')}")
+    room = f"starting a local Ray cluster with room for {counted(local.num_workers, 'worker')}"
+    say(", ".join(filter(None, (room, local.unused))))
     cluster = EmbeddedCluster(num_nodes=local.num_workers // local.workers_per_node, shape=local.shape, say=say)
     with reminded(say, "the local Ray cluster is still starting", _SLOW_START_S):
         cluster.start()

@@ -32,7 +32,7 @@ def run(
     Args:
         job: a job, or the path of its file.
         address: of a Ray cluster. None takes the variable RAY_ADDRESS. Without an address, a local cluster starts.
-        nodes: logical nodes of the local cluster, or 0 for one per core or GPU.
+        nodes: logical nodes of the local cluster, or 0 for as many as the run uses, at most one per core or GPU.
         accept: changes of the run's job to accept (data, seed, recipe, ...), as with `--accept`.
         verbose: whether Ray's own messages are shown.
         say: called with each line about the start, resizes and notices. Steps are in the run's ledger.

@@ -8,6 +8,7 @@ from planner.base.format_versions import STORED
 from planner.errors import ObjectiveUnavailable, StoreError, TrackerUnavailable
 from planner.job import Job
 from planner.job.objective_registry import OBJECTIVES
+from planner.job.section import STORED_JOB
 from planner.job.tracking import TRACKERS
 from planner.store.records import canonical_json, require_format
 from planner.store.storage import Storage
@@ -57,7 +58,7 @@ class Jobs:
         try:
             value = json.loads(content)
             require_format(value.pop("format", None), "jobs", where)
-            return Job.model_validate(value)
+            return Job.model_validate(value, context=STORED_JOB)
         except (AttributeError, TypeError, ValueError, RecursionError) as error:
             raise StoreError(f"{where}: not a job of this version of planner{_lack(content)}") from error
 

@@ -30,7 +30,7 @@ def test_help_shows_flags_without_a_type(cli):
     """Also `--help` itself. An option with a value shows what it takes."""
     out = cli("run", "--help").out
     assert re.search(r"--dry-run +check what", out)
-    assert re.search(r"--nodes +N .*logical nodes of the local cluster +.default: \(one per core or GPU\)", out)
+    assert re.search(r"--nodes +N .*logical nodes of the local cluster +.default: \(as many as the run uses\)", out)
     assert "<bool>" not in out + cli("--help").out
 
 

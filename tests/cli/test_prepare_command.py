@@ -58,7 +58,7 @@ def test_its_json(cli):
             2,
             "text.txt is plain text, and the kind jsonl reads JSON lines. Choose",
         ),
-        (["rows.jsonl", "new", "--kind", "jsonl", "--field", "body"], 2, "no text under 'body' (found the keys"),
+        (["rows.jsonl", "new", "--kind", "jsonl", "--field", "body"], 2, "['text']). Set --field or correct"),
         (["rows.jsonl", "new", "--kind", "jsonl", "--field", ""], 2, "--field is empty"),
         (["text.txt", "new", "--field", "body"], 2, "--field body: text has no fields"),
         (["text.txt", "there"], 2, "there exists already. Choose another name, or replace it with --force"),

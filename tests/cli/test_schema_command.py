@@ -61,6 +61,8 @@ def test_the_schema_refuses_wrong_jobs():
     assert satisfies(text.replace("global: 64", "globl: 64"))
     assert satisfies(text.replace("objective: lm", "objective: dop"))
     assert satisfies(text.replace("global: 64", "global: 0"))
+    assert satisfies(text.replace("gpus: 0", "gpus: 0\n  resources: {TPU: 1}"))
+    assert not satisfies(text.replace("gpus: 0", "gpus: 0\n  resources: {fast_disk: 1}"))
 
 
 def test_every_field_says_what_it_is():

@@ -47,6 +47,7 @@ def typed(code, says, *arguments):
 
 
 MISSING = "a count is missing"
+GPU_RESOURCE = ("--set", "workers.resources={GPU: 1}")
 WRONG = [
     # -- counts
     gpus("", MISSING),
@@ -109,7 +110,8 @@ WRONG = [
     typed(2, "--nodes", "run", "job.yaml", "--nodes", "65"),
     typed(
         2,
-        "workers.min is 3, and the local cluster has 2. Write --nodes 3",
+        "workers.min is 3, and the local cluster has 2 places. Write a workers.min of at most 2, or write planner run "
+        "--nodes 3",
         *("run", "job.yaml", "--nodes", "2", "--set", "workers.min=3"),
     ),
     # -- job files
@@ -133,6 +135,20 @@ WRONG = [
     setting("plan", "batch..global=1", says='the override "batch..global=1"'),
     *(setting(command, "colour=red", says="colour: found an unknown key") for command in ("plan", "run")),
     setting("plan", "batch.globl=1", says="Did you mean batch.global?"),
+    *(
+        setting(command, "workers.resources={CPU: 2}", says="workers.resources.CPU: CPU cores belong in workers.cpus")
+        for command in ("plan", "run", "verify")
+    ),
+    *(
+        setting(command, "workers.resources={TPU: 1}", says="workers.resources.TPU: TPU names an accelerator")
+        for command in ("plan", "run", "verify")
+    ),
+    typed(
+        2,
+        "workers.resources.memory: planner reserves no memory",
+        *("submit", "job.yaml", "--address", "http://127.0.0.1:1", "--set", "workers.resources={memory: 1}"),
+    ),
+    typed(2, "workers.resources.GPU: GPUs belong", *("run", "job.yaml", "--dry-run"), *GPU_RESOURCE),
     setting("plan", "batch.global=0", says="batch.global: found 0"),
     setting("plan", "batch.global=many", says='batch.global: found "many"'),
     setting("plan", "batch.global=1048577", says="Write a whole number from 1 to 1048576"),

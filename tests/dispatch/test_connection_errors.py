@@ -99,7 +99,12 @@ NODES = [{"CPU": 4.0}, {"CPU": 8.0, "GPU": 1.0}, {"CPU": 2.0, "spot": 1.0}]
         ({"CPU": 2.0}, 7, ""),
         ({"CPU": 1.0, "GPU": 1.0}, 1, ""),
         ({"CPU": 64.0}, 0, "no node has more than 8 CPU, but workers.cpus is 64"),
-        ({"CPU": 1.0, "tpu": 0.5}, 0, "no node has any tpu, but workers.resources.tpu is 0.5"),
+        ({"CPU": 1.0, "disk": 0.5}, 0, "no node has any disk, but workers.resources.disk is 0.5"),
+        (
+            {"CPU": 1.0, "gpu": 1.0},
+            0,
+            "no node has any gpu, but workers.resources.gpu is 1 (GPUs belong in workers.gpus)",
+        ),
         ({"GPU": 1.0, "spot": 1.0}, 0, "no node has everything that a worker needs (GPU 1, spot 1)"),
     ],
 )

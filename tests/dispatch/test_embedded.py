@@ -199,6 +199,39 @@ class TestErrors:
             for number in (2, 3)
         ]
 
+    def test_a_start_in_which_a_process_of_ray_ends_is_tried_again(self, monkeypatch, tmp_path):
+        """Whatever Ray says about it."""
+        fake = fake_ray(tmp_path, failures=1, error='KeyError("node")', ends=True)
+        monkeypatch.setattr(link, "supervisor_environment", with_path(fake))
+        said = []
+        with EmbeddedCluster(num_nodes=0, say=said.append):
+            pass
+        assert [line.partition(" (")[0] for line in said] == ["the local Ray cluster did not start"]
+
+    @pytest.mark.parametrize(
+        ("error", "says"),
+        [
+            ('ValueError("memory is 0.\\nSee https://docs")', "ValueError: memory is 0"),
+            (
+                'AssertionError("`CPU` cannot be a custom resource")',
+                "AssertionError: `CPU` cannot be a custom resource",
+            ),
+            ('ValueError("timed out is no name")', "ValueError: timed out is no name"),
+            ('PermissionError(13, "Permission denied")', "PermissionError: [Errno 13] Permission denied"),
+        ],
+    )
+    def test_any_other_error_is_told_at_once(self, monkeypatch, tmp_path, error, says):
+        """One start, one sentence, and nothing about a busy machine."""
+        monkeypatch.setattr(link, "supervisor_environment", with_path(fake_ray(tmp_path, failures=9, error=error)))
+        said = []
+        with pytest.raises(RunError) as failed:
+            EmbeddedCluster(say=said.append).start()
+        assert str(failed.value) == (
+            f"the local Ray cluster did not start: the embedded cluster: start: Ray says {says}. Correct this, and "
+            "run again"
+        )
+        assert (said, (tmp_path / "heads").read_text()) == ([], "x")
+
     def test_a_node_that_fails_while_the_cluster_starts_is_no_end(self, monkeypatch, tmp_path):
         """All is begun again: a half-started node may be in the cluster's table."""
         monkeypatch.setattr(link, "supervisor_environment", with_path(fake_ray(tmp_path, node_failures=1)))
@@ -249,7 +282,7 @@ class TestErrors:
     def test_an_unknown_node_is_named(self):
         supervisor = Supervisor()
         answer = supervisor.answer({"op": "kill", "node_id": "abc"})
-        assert answer == {"error": "there is no node abc. The nodes are []"}
+        assert answer == {"error": "there is no node abc. The nodes are []", "is_late": False}
 
 
 def with_path(first):
@@ -263,8 +296,9 @@ def with_path(first):
 
 
 # What `Cluster` does when Ray's own limits are too short: it raises, and a process of the node that failed lives on.
+TOO_SHORT = 'Exception("The current node timed out during startup.\\nThis could happen because ...")'
 FAKE_CLUSTER = """
-import pathlib, select, subprocess, types
+import os, pathlib, select, subprocess, types
 FAILURES, NODE_FAILURES, HANGS, COUNTS = {failures}, {node_failures}, {hangs}, pathlib.Path({counts!r})
 
 
@@ -272,8 +306,10 @@ def fail(what, most):
     with (COUNTS / what).open("a") as stream:
         stream.write("x")
     if (COUNTS / what).stat().st_size <= most:
-        subprocess.Popen(["sleep", "600"])
-        raise Exception("The current node timed out during startup.\\nThis could happen because ...")
+        process = subprocess.Popen({command})
+        if {ends}:
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        raise {error}
 
 
 class Cluster:
@@ -292,11 +328,22 @@ class Cluster:
 """
 
 
-def fake_ray(folder, *, failures=0, node_failures=0, hangs=False):
-    """A folder with a package `ray` whose first heads and nodes do not start, or that waits for ever."""
+def fake_ray(folder, *, failures=0, node_failures=0, hangs=False, error=TOO_SHORT, ends=False):
+    """A folder with a package `ray` whose first heads and nodes do not start, or that waits for ever.
+
+    A failed start raises `error`. Its process has ended if `ends`, else it lives on.
+    """
     package = folder / "ray"
     package.mkdir()
     (package / "__init__.py").touch()
-    source = FAKE_CLUSTER.format(failures=failures, node_failures=node_failures, hangs=hangs, counts=str(folder))
+    source = FAKE_CLUSTER.format(
+        failures=failures,
+        node_failures=node_failures,
+        hangs=hangs,
+        counts=str(folder),
+        error=error,
+        ends=ends,
+        command=["true"] if ends else ["sleep", "600"],
+    )
     (package / "cluster_utils.py").write_text(source)
     return folder

@@ -10,7 +10,7 @@ from planner.plan import workers_on_node
 from planner.runner.local import LocalShape
 
 # NPU is a resource that Ray cuts into instances of 1, as it does GPUs. Only the node under test has a `here`.
-NODE = {"CPU": 1, "slot": 3, "wide": 57, "NPU": 3, "here": 1000}
+NODE = {"CPU": 1, "slot": 3, "wide": 57, "NPU": 3, "accelerator_type:A100": 1, 'a "b=:/\\': 2, "here": 1000}
 TAKEN = [
     {"CPU": 0.1},
     {"CPU": 0.2},
@@ -24,6 +24,7 @@ TAKEN = [
     {"NPU": 0.4},
     {"NPU": 2},
     {"CPU": 0.1, "slot": 0.4},
+    {"accelerator_type:A100": 0.1, 'a "b=:/\\': 0.3},
 ]
 _REFUSED = {"NO_RESOURCES", "INFEASIBLE", "FAILED_TO_COMMIT_RESOURCES"}
 

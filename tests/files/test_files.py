@@ -28,6 +28,7 @@ from planner.job import (
     Train,
 )
 from planner.job.objectives import OURS
+from planner.job.resource_names import refusal
 from planner.runner.job_argument import recipe_hint
 from planner.store.run_folder import job_file
 
@@ -384,7 +385,7 @@ WRONG = [
         "steps: 100",
         "examples: 1\n  epochs: 1",
         "train",
-        ["examples (null removes one, as in --set train.examples=null)"],
+        ["examples (null removes one, as in train.examples=null)"],
     ),
     ("name: tiny", "name: tiny\nworkers: {min: 9}", "workers", ["min 9 is above max 8"]),
     ("name: tiny", "name: tiny\nworkers: {cpus: 0, gpus: 0}", "workers", ["a worker takes no resource"]),
@@ -856,6 +857,9 @@ def texts(**options):
     return st.one_of(looks, st.text(st.characters(exclude_categories=["Cs"]), **options))
 
 
+# Ray takes these names.
+printable = st.characters(min_codepoint=0x20, max_codepoint=0x7E, exclude_characters=",")
+resource_names = st.one_of(texts(), st.text(printable, min_size=1)).filter(lambda name: not refusal(name))
 fractions = st.floats(0, 1, exclude_max=True)
 rates = st.one_of(st.floats(0, 100, exclude_min=True), st.integers(1, 100))
 amounts = st.one_of(st.floats(0.0001, 100), st.integers(1, 100))
@@ -899,7 +903,7 @@ def jobs(draw):
             "data": data,
             "batch": {"global": draw(st.integers(1, 2**20)), "max_micro": draw(st.integers(1, 4096))},
             "train": {**train, "optimizer": optimizer},
-            "workers": {"resources": draw(st.dictionaries(texts(max_size=200), amounts, max_size=3))},
+            "workers": {"resources": draw(st.dictionaries(resource_names, amounts, max_size=3))},
             "checkpoint": {"path": draw(texts()), "every": draw(st.just("auto") | counts)},
         }
     )

@@ -22,13 +22,17 @@ from planner.plan import WorkerRange, worker_range, workers_on_node
         ({"CPU": 8, "GPU": 4}, {"resources": {"slot": 1}}, 0),
         ({"CPU": 8, "GPU": 4, "slot": 1}, {"resources": {"slot": 0.5}}, 2),
         ({"CPU": 8, "GPU": 4, "slot": 1}, {"resources": {"slot": 0.0001}}, 4),
-        ({"CPU": 8, "NPU": 3}, {"gpus": 0, "resources": {"NPU": 0.4}}, 6),
-        ({"CPU": 8, "NPU": 3}, {"gpus": 0, "resources": {"NPU": 2}}, 1),
     ],
 )
 def test_the_scarcest_resource_counts(offers, takes, room):
-    """In Ray's ten-thousandths. Parts of an NPU lie within one of them."""
+    """In Ray's ten-thousandths."""
     assert workers_on_node(offers, Workers(**takes).taken) == room
+
+
+def test_parts_of_an_accelerator_lie_within_one_of_them():
+    """Ray cuts it into instances of 1. A job cannot ask for one, but a caller of the function can."""
+    assert workers_on_node({"CPU": 8, "NPU": 3}, {"CPU": 1, "NPU": 0.4}) == 6
+    assert workers_on_node({"CPU": 8, "NPU": 3}, {"CPU": 1, "NPU": 2}) == 1
 
 
 def test_a_float_sum_of_rays_is_as_good_as_the_number():

@@ -23,6 +23,7 @@ from planner.store.records import (
     RunId,
     TrainingIdentity,
     canonical,
+    canonical_json,
     chained,
     seal,
     unseal,
@@ -260,6 +261,18 @@ def test_a_setting_that_came_later_alters_no_job(run):
     assert name != job_digest(JOB)
     run.storage.write(f"jobs/{name}.json", content)
     assert run.job(name) == JOB
+
+
+def test_a_job_with_a_resource_that_is_refused_today_is_still_read(run):
+    """Such a run could train on a cluster before `workers.resources` refused the name. Its job cannot be changed."""
+    old = json.loads(job_file(JOB))
+    old["workers"]["resources"] = {"memory": 1e9}
+    content = canonical_json(old).encode()
+    name = sha256(content).hexdigest()
+    run.storage.write(f"jobs/{name}.json", content)
+    assert run.job(name).workers.resources == {"memory": 1e9}
+    with pytest.raises(ValueError, match="planner reserves no memory"):
+        Job.model_validate(run.job(name).model_dump(by_alias=True))
 
 
 def test_a_job_that_is_gone_is_not_known(run):
