@@ -38,7 +38,7 @@ def test_a_new_run_is_described_and_not_begun(cli, job, tmp_path):
     assert lines[14].endswith("the storage can hold a run.")
     assert lines[17].split()[:2] == ["3", "3"]
     assert "3 x 2" in lines[17]
-    assert lines[-1] == END
+    assert lines[-1] == "dry run: nothing was started, nothing was kept"
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -34,7 +34,8 @@ class Launch:
             nodes=self.group,
         )
         act = self.controller.step(view)
-        (self.ledger if self.group else self.terminal).extend(act.texts)
+        losses = [text for text in act.texts if "places used" not in text]
+        (self.ledger if self.group else self.terminal).extend(losses)
         return act
 
     def start(self):

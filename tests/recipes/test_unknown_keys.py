@@ -11,7 +11,7 @@ from planner.recipes import CheckOptions, RecipeOptions, read_recipe
 from planner.recipes.entries import Entry, KeyReader
 from planner.recipes.trl_keys import KNOWN
 from planner.recipes.trl_unknown import refuse_unknown
-from planner.recipes.unsupported import READ
+from planner.recipes.unsupported import readable
 
 CHECK = RecipeOptions(gpus=8, is_for_job=False, needs_micro=False)
 TRAINER = (
@@ -117,7 +117,7 @@ def test_a_recipe_of_an_unknown_script_is_none_that_planner_reads(name, tmp_path
     text = refusal(written(OF_THEIR_OWN[name], tmp_path))
     assert text.endswith(
         f"{len(strange)} of its {len(names)} keys are none of TRL's ({', '.join(strange)}), so another script trains "
-        f"it. planner reads {READ}"
+        f"it. planner reads {readable()}"
     )
     assert "are none of TRL's" in refusal(as_command(OF_THEIR_OWN[name]))
 
