@@ -66,7 +66,8 @@ class LocalShape:
 def local_cluster(job: Job, nodes: int) -> LocalShape:
     """The shape of the job's local cluster, with `nodes` nodes.
 
-    With 0 it has as many as the run uses: at most one per GPU, or one for each `workers.cpus` cores.
+    With 0 it has as many as the run uses: at most one per GPU, or one for each `workers.cpus` cores. If those are too
+    few for `workers.min`, one per core.
 
     Raises:
         UserError: it has fewer nodes than `workers.min`, or more than `MOST_NODES`.
@@ -84,14 +85,18 @@ def local_cluster(job: Job, nodes: int) -> LocalShape:
 
 
 def _cpu_places(workers: Workers) -> int:
-    """How many workers this machine's cores are enough for. At least one."""
-    return max(1, (os.cpu_count() or 1) // math.ceil(max(workers.cpus, 1)))
+    """How many workers this machine's cores are enough for. At least one, and `workers.min` if each has a core.
+
+    Ray only counts the cores of a node. Workers that share theirs train slower.
+    """
+    cores = os.cpu_count() or 1
+    return max(1, cores // math.ceil(max(workers.cpus, 1)), min(workers.min, cores))
 
 
 def _too_few(workers: Workers, most: int, gpus: int, nodes: int) -> str:
     """Why the local cluster is too small for `workers.min`, and what to do."""
-    cores = f"{counted(os.cpu_count() or 1, 'core')}, workers.cpus {workers.cpus:g}"
-    why = "" if nodes else f" ({counted(gpus, 'GPU') if gpus else cores})"
+    has = counted(gpus, "GPU") if gpus else counted(os.cpu_count() or 1, "core")
+    why = "" if nodes or most == MOST_NODES else f" ({has})"
     more = f", or write planner run --nodes {workers.min}" if workers.min <= MOST_NODES else ""
     return (
         f"workers.min is {workers.min}, and the local cluster has {counted(most, 'place')}{why}. "
