@@ -72,7 +72,7 @@ class NodeLosses:
         if num_written and not is_queued and now_s - self.found_s < _SETTLE_S:
             return self, queue
         note = self._text(num_written)
-        queue = tuple(note if text == self.note else text for text in queue) if is_queued else (*queue, note)
+        queue = _with_last_replaced(queue, self.note, note) if is_queued else (*queue, note)
         return replace(self, note=note, num_told=len(self.gone), num_written=num_written), queue
 
     def _text(self, num_written: int) -> str:
@@ -80,3 +80,9 @@ class NodeLosses:
         if num_written:
             return f"{counted(number - num_written, 'more node')} lost, {number} in all"
         return f"{counted(number, 'node')} lost: training resumes from {self.start}"
+
+
+def _with_last_replaced(queue: tuple[str, ...], old: str, new: str) -> tuple[str, ...]:
+    """The queue with `new` for the last `old` in it. An equal note before that one is about another failure."""
+    place = len(queue) - 1 - queue[::-1].index(old)
+    return (*queue[:place], new, *queue[place + 1 :])

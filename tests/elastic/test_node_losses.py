@@ -152,3 +152,15 @@ def test_a_node_that_goes_after_its_notice_is_no_part_of_the_loss():
     launch.find("n7")
     launch.look(after_s=10.0)
     assert launch.ledger == [f"1 node lost: {LAST_COMMIT}"]
+
+
+def test_a_note_of_an_earlier_loss_that_nobody_has_written_yet_keeps_its_number():
+    """The second group dies before it has a step, with a note of the same words."""
+    launch = Launch(8, workers=8)
+    launch.fail("n1")
+    launch.look()
+    launch.controller.started(tuple(node for node in launch.nodes if node != "n1"))
+    launch.fail("n2")
+    launch.find("n3")
+    launch.start()
+    assert launch.ledger == [f"1 node lost: {LAST_COMMIT}", f"2 nodes lost: {LAST_COMMIT}"]
