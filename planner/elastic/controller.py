@@ -146,6 +146,7 @@ class ElasticController:
     def started(self, nodes: tuple[str, ...]) -> None:
         """Record that a group was started. `nodes[rank]` is the node of each worker."""
         state, known = self.state, self.state.known
+        self._losses = self._losses.after_start()
         known = replace(known, history=known.history.after_placement(len(nodes)))
         if isinstance(state, Ending):
             self._know(known)
@@ -201,7 +202,7 @@ class ElasticController:
         """
         now_s = self._clock()
         group = None if isinstance(self.state, Idle | Ending) else self.state.group
-        self._losses = self._losses.after_failure(dead, newest(group), now_s, is_another=group is not None)
+        self._losses = self._losses.after_failure(dead, newest(group), now_s)
         self._tell_losses(now_s)
         state = self.state
         known = state.known if dead else after_failure(state.known, blamed, reason, now_s)

@@ -33,10 +33,16 @@ class NodeLosses:
     """lost nodes in the notes so far"""
     num_written: int = 0
     """lost nodes in notes that can no longer be changed"""
+    has_started: bool = True
+    """whether a group was started since the last failure, so that the next failure is another loss"""
 
-    def after_failure(self, dead: frozenset[str], start: str, now_s: float, *, is_another: bool) -> Self:
-        """A copy after a group failed or could not start. `is_another`: a group was started since the last failure."""
-        before = type(self)(there=self.there, start=start) if is_another else self
+    def after_start(self) -> Self:
+        """A copy after a group was started."""
+        return replace(self, has_started=True)
+
+    def after_failure(self, dead: frozenset[str], start: str, now_s: float) -> Self:
+        """A copy after a group failed or could not start."""
+        before = type(self)(there=self.there, start=start, has_started=False) if self.has_started else self
         gone = before.gone | dead
         return replace(
             before,
