@@ -202,7 +202,8 @@ class ElasticController:
         """
         now_s = self._clock()
         group = None if isinstance(self.state, Idle | Ending) else self.state.group
-        self._losses = self._losses.after_failure(dead, newest(group), now_s)
+        in_memory = group.can_hold if group is not None else bool(self.state.known.unsaved_step)
+        self._losses = self._losses.after_failure(dead, newest(in_memory=in_memory), now_s)
         self._tell_losses(now_s)
         state = self.state
         known = state.known if dead else after_failure(state.known, blamed, reason, now_s)
