@@ -122,6 +122,21 @@ def test_too_few_places_are_refused_with_what_can_be_written(job, machine, setti
         local_cluster(read_job(job, settings), nodes)
 
 
+def test_more_nodes_than_gpus_get_no_more_places(job, machine):
+    """A worker without a GPU of its own could not train."""
+    machine(cores=16, gpus=2)
+    shape = local_cluster(read_job(job, ["workers.gpus=1", "batch.global=64"]), 8)
+    assert (shape.num_workers, shape.gpus, shape.shape.gpus, shape.unused) == (2, 2, 2, "")
+
+
+@pytest.mark.parametrize("nodes", [0, 8])
+def test_too_few_gpus_are_refused_without_the_advice_to_write_more_nodes(job, machine, nodes):
+    """Nodes bring no GPUs."""
+    machine(cores=16, gpus=2)
+    with pytest.raises(UserError, match=r"has 2 places \(2 GPUs\). Write a workers.min of at most 2$"):
+        local_cluster(read_job(job, ["workers.gpus=1", "workers.min=3", "batch.global=64"]), nodes)
+
+
 @pytest.mark.parametrize("cpus", [2, 8, 300])
 def test_workers_min_starts_if_each_of_its_workers_has_a_core(job, machine, cpus):
     """However many cores a worker asks for: Ray only counts them. Beyond `workers.min`, each worker gets its cores."""
