@@ -146,6 +146,7 @@ class ElasticController:
     def started(self, nodes: tuple[str, ...]) -> None:
         """Record that a group was started. `nodes[rank]` is the node of each worker."""
         state, known = self.state, self.state.known
+        self._losses = self._losses.after_start()
         known = replace(known, history=known.history.after_placement(len(nodes)))
         if isinstance(state, Ending):
             self._know(known)
@@ -201,7 +202,8 @@ class ElasticController:
         """
         now_s = self._clock()
         group = None if isinstance(self.state, Idle | Ending) else self.state.group
-        self._losses = self._losses.after_failure(dead, newest(group), now_s, is_another=group is not None)
+        in_memory = group.can_hold if group is not None else bool(self.state.known.unsaved_step)
+        self._losses = self._losses.after_failure(dead, newest(in_memory=in_memory), now_s)
         self._tell_losses(now_s)
         state = self.state
         known = state.known if dead else after_failure(state.known, blamed, reason, now_s)

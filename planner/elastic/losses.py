@@ -33,10 +33,16 @@ class NodeLosses:
     """lost nodes in the notes so far"""
     num_written: int = 0
     """lost nodes in notes that can no longer be changed"""
+    has_started: bool = True
+    """whether a group was started since the last failure, so that the next failure is another loss"""
 
-    def after_failure(self, dead: frozenset[str], start: str, now_s: float, *, is_another: bool) -> Self:
-        """A copy after a group failed or could not start. `is_another`: a group was started since the last failure."""
-        before = type(self)(there=self.there, start=start) if is_another else self
+    def after_start(self) -> Self:
+        """A copy after a group was started."""
+        return replace(self, has_started=True)
+
+    def after_failure(self, dead: frozenset[str], start: str, now_s: float) -> Self:
+        """A copy after a group failed or could not start."""
+        before = type(self)(there=self.there, start=start, has_started=False) if self.has_started else self
         gone = before.gone | dead
         return replace(
             before,
@@ -72,7 +78,7 @@ class NodeLosses:
         if num_written and not is_queued and now_s - self.found_s < _SETTLE_S:
             return self, queue
         note = self._text(num_written)
-        queue = tuple(note if text == self.note else text for text in queue) if is_queued else (*queue, note)
+        queue = _with_last_replaced(queue, self.note, note) if is_queued else (*queue, note)
         return replace(self, note=note, num_told=len(self.gone), num_written=num_written), queue
 
     def _text(self, num_written: int) -> str:
@@ -80,3 +86,9 @@ class NodeLosses:
         if num_written:
             return f"{counted(number - num_written, 'more node')} lost, {number} in all"
         return f"{counted(number, 'node')} lost: training resumes from {self.start}"
+
+
+def _with_last_replaced(queue: tuple[str, ...], old: str, new: str) -> tuple[str, ...]:
+    """The queue with `new` for the last `old` in it. An equal note before that one is about another failure."""
+    place = len(queue) - 1 - queue[::-1].index(old)
+    return (*queue[:place], new, *queue[place + 1 :])

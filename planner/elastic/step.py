@@ -237,7 +237,8 @@ def _await_parked(state: Stopping, view: View, now_s: float) -> tuple[State, Act
         text = f"the first step is not done after {waited} more: it starts again with more workers"
         return _start_again(known.telling(text), state.group, room, NotAResize())
     missing = counted(len(view.nodes) - len(view.parked), "worker")
-    text = f"{missing} had not parked after {waited}: the steps since {newest(state.group)} are done again"
+    since = newest(in_memory=state.group.can_hold)
+    text = f"{missing} had not parked after {waited}: the steps since {since} are done again"
     return _start_again(known.telling(text), state.group, room, forced_pause(known, state.group, now_s))
 
 

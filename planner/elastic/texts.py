@@ -1,7 +1,6 @@
 """Texts for the ledger and the terminal about decisions of the controller."""
 
 from planner.base.text import counted, duration
-from planner.elastic.group import Group
 from planner.elastic.states import ControllerContext, Running, Warming
 from planner.elastic.stopping import grace_s, hand_over_text, needed_text, obstacle, stop_s
 from planner.elastic.view import View
@@ -13,10 +12,9 @@ def waiting_text(known: ControllerContext, room: int) -> str:
     return f"waiting: room for {min(room, workers.most)}, but workers.min is {workers.least}"
 
 
-def newest(group: Group | None) -> str:
-    """What the next group starts from, after one that failed or was given up. None: it is not known."""
-    can_hold = group is not None and group.can_hold
-    return "the newest copy in memory or the last commit" if can_hold else "the last commit"
+def newest(*, in_memory: bool) -> str:
+    """What the next group starts from, after one that failed or was given up. `in_memory`: there may be copies."""
+    return "the newest copy in memory or the last commit" if in_memory else "the last commit"
 
 
 def notice_texts(state: Running | Warming, view: View, room: int) -> tuple[str, ...]:

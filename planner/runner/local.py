@@ -64,9 +64,10 @@ class LocalShape:
 
 
 def local_cluster(job: Job, nodes: int) -> LocalShape:
-    """The shape of the job's local cluster, with `nodes` nodes.
+    """The shape of the job's local cluster, with `nodes` nodes, or with real GPUs at most one place for each.
 
-    With 0 it has as many as the run uses: at most one per GPU, or one for each `workers.cpus` cores.
+    With 0 it has as many as the run uses: at most one per GPU, or one for each `workers.cpus` cores. If those are too
+    few for `workers.min`, one per core.
 
     Raises:
         UserError: it has fewer nodes than `workers.min`, or more than `MOST_NODES`.
@@ -74,25 +75,30 @@ def local_cluster(job: Job, nodes: int) -> LocalShape:
     if not 0 <= nodes <= MOST_NODES:
         raise UserError(f"nodes is {nodes}. Write 1 to {MOST_NODES}, or 0 for as many as the run uses")
     gpus = _num_gpus() if job.workers.gpus else 0
-    most = nodes or min(gpus or _cpu_places(job.workers), MOST_NODES)
+    most = min(nodes or gpus or _cpu_places(job.workers), gpus or MOST_NODES, MOST_NODES)
     if most < job.workers.min:
         raise UserError(_too_few(job.workers, most, gpus, nodes))
     used = useful_workers(batch_sizes(job), workers_of(job), most)
-    count = nodes or used
+    count = most if nodes else used
     unused = _unused(job, count, used) if used < count else ""
     return LocalShape(num_workers=count, unused=unused, gpus=min(gpus, count), workers=job.workers)
 
 
 def _cpu_places(workers: Workers) -> int:
-    """How many workers this machine's cores are enough for. At least one."""
-    return max(1, (os.cpu_count() or 1) // math.ceil(max(workers.cpus, 1)))
+    """How many workers this machine's cores are enough for. At least one, and `workers.min` if each has a core.
+
+    Ray only counts the cores of a node. Workers that share theirs train slower.
+    """
+    cores = os.cpu_count() or 1
+    return max(1, cores // math.ceil(max(workers.cpus, 1)), min(workers.min, cores))
 
 
 def _too_few(workers: Workers, most: int, gpus: int, nodes: int) -> str:
     """Why the local cluster is too small for `workers.min`, and what to do."""
-    cores = f"{counted(os.cpu_count() or 1, 'core')}, workers.cpus {workers.cpus:g}"
-    why = "" if nodes else f" ({counted(gpus, 'GPU') if gpus else cores})"
-    more = f", or write planner run --nodes {workers.min}" if workers.min <= MOST_NODES else ""
+    has = counted(gpus, "GPU") if gpus else counted(os.cpu_count() or 1, "core")
+    why = "" if most in {nodes, MOST_NODES} else f" ({has})"
+    can_have_more = workers.min <= (gpus or MOST_NODES)
+    more = f", or write planner run --nodes {workers.min}" if can_have_more else ""
     return (
         f"workers.min is {workers.min}, and the local cluster has {counted(most, 'place')}{why}. "
         f"Write a workers.min of at most {most}{more}"

@@ -106,13 +106,13 @@ def test_the_dry_run_and_the_start_agree(cli, job, machine, monkeypatch):
     ("settings", "nodes", "says"),
     [
         (["workers.min=3"], 2, "has 2 places. Write a workers.min of at most 2, or write planner run --nodes 3"),
-        (["workers.min=3", "workers.cpus=8"], 0, r"has 2 places \(16 cores, workers.cpus 8\). Write a workers.min"),
+        (["workers.min=20", "workers.max=20", "workers.cpus=8", "batch.global=20"], 0, r"places \(16 cores\). Write a"),
         (
             ["workers.min=70", "workers.max=80", "batch.global=80"],
             64,
             "has 64 places. Write a workers.min of at most 64$",
         ),
-        (["workers.min=70", "workers.max=80", "batch.global=80"], 0, r"has 16 places \(16 cores, .*of at most 16$"),
+        (["workers.min=70", "workers.max=80", "batch.global=80"], 0, r"has 16 places \(16 cores\). .*at most 16$"),
     ],
 )
 def test_too_few_places_are_refused_with_what_can_be_written(job, machine, settings, nodes, says):
@@ -120,6 +120,36 @@ def test_too_few_places_are_refused_with_what_can_be_written(job, machine, setti
     machine(cores=16)
     with pytest.raises(UserError, match=says):
         local_cluster(read_job(job, settings), nodes)
+
+
+def test_more_nodes_than_gpus_get_no_more_places(job, machine):
+    """A worker without a GPU of its own could not train."""
+    machine(cores=16, gpus=2)
+    shape = local_cluster(read_job(job, ["workers.gpus=1", "batch.global=64"]), 8)
+    assert (shape.num_workers, shape.gpus, shape.shape.gpus, shape.unused) == (2, 2, 2, "")
+
+
+@pytest.mark.parametrize("nodes", [0, 8])
+def test_too_few_gpus_are_refused_without_the_advice_to_write_more_nodes(job, machine, nodes):
+    """Nodes bring no GPUs."""
+    machine(cores=16, gpus=2)
+    with pytest.raises(UserError, match=r"has 2 places \(2 GPUs\). Write a workers.min of at most 2$"):
+        local_cluster(read_job(job, ["workers.gpus=1", "workers.min=3", "batch.global=64"]), nodes)
+
+
+@pytest.mark.parametrize("cpus", [2, 8, 300])
+def test_workers_min_starts_if_each_of_its_workers_has_a_core(job, machine, cpus):
+    """However many cores a worker asks for: Ray only counts them. Beyond `workers.min`, each worker gets its cores."""
+    machine(cores=2)
+    settings = ["workers.min=2", f"workers.cpus={cpus}", "batch.global=64"]
+    assert local_cluster(read_job(job, settings), 0).num_workers == 2
+
+
+def test_a_large_machine_refuses_more_than_the_most_nodes_without_blaming_its_cores(job, machine):
+    machine(cores=192)
+    settings = ["workers.min=70", "workers.max=80", "batch.global=80"]
+    with pytest.raises(UserError, match=r"has 64 places. Write a workers.min of at most 64$"):
+        local_cluster(read_job(job, settings), 0)
 
 
 def test_a_large_machine_starts_no_more_nodes_than_one_may_ask_for(job, machine):

@@ -287,6 +287,18 @@ def test_a_lost_node_says_where_training_resumes():
     assert "1 node lost: training resumes from the newest copy in memory or the last commit" in cluster.texts
 
 
+def test_a_node_that_is_lost_before_the_next_group_starts_does_not_hide_the_copies():
+    """The last group left its step in memory. The next one did not start."""
+    cluster = Holding(4).run(30)
+    cluster.drain("n3", 30)
+    until(cluster, lambda: cluster.sizes == [4, 3])
+    cluster.controller.state = Idle(known=cluster.controller.state.known)
+    cluster.nodes.remove("n1")
+    cluster.fail(dead={"n1"})
+    cluster.run(10)
+    assert "1 node lost: training resumes from the newest copy in memory or the last commit" in cluster.texts
+
+
 class TestADriverThatStopsAfterADeath:
     """Copies of the steps since the last commit may be whole in the memory of the nodes that are left."""
 

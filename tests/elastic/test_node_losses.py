@@ -11,7 +11,7 @@ from planner.plan import BatchSizes, ResizeCost, WorkerRange
 class Launch:
     """A controller, and nodes of which it sees the dead ones one by one."""
 
-    def __init__(self, nodes, workers, least=1):
+    def __init__(self, nodes, workers, least=1, *, starts=True):
         self.now_s = 0.0
         self.nodes, self.dead = [f"n{i}" for i in range(nodes)], []
         self.group, self.ledger, self.terminal = (), [], []
@@ -22,9 +22,10 @@ class Launch:
         )
         cost = ResizeCost(grow_s=1.0, shrink_s=1.0)
         self.controller = ElasticController(rules, cost=cost, clock=lambda: self.now_s)
-        self.start()
+        if starts:
+            self.start()
 
-    def look(self, after_s=0.5, draining=()):
+    def look(self, after_s=0.5, draining=(), *, parked=False):
         self.now_s += after_s
         alive = [node for node in self.nodes if node not in self.dead and node not in draining]
         view = View(
@@ -32,6 +33,7 @@ class Launch:
             draining=dict.fromkeys(draining, 30.0),
             dead=frozenset(self.dead),
             nodes=self.group,
+            parked=frozenset(range(len(self.group))) if parked else frozenset(),
         )
         act = self.controller.step(view)
         losses = [text for text in act.texts if "places used" not in text]
@@ -152,3 +154,38 @@ def test_a_node_that_goes_after_its_notice_is_no_part_of_the_loss():
     launch.find("n7")
     launch.look(after_s=10.0)
     assert launch.ledger == [f"1 node lost: {LAST_COMMIT}"]
+
+
+def test_a_note_of_an_earlier_loss_that_nobody_has_written_yet_keeps_its_number():
+    """The second group dies before it has a step, with a note of the same words."""
+    launch = Launch(8, workers=8)
+    launch.fail("n1")
+    launch.look()
+    launch.controller.started(tuple(node for node in launch.nodes if node != "n1"))
+    launch.fail("n2")
+    launch.find("n3")
+    launch.start()
+    assert launch.ledger == [f"1 node lost: {LAST_COMMIT}", f"2 nodes lost: {LAST_COMMIT}"]
+
+
+def test_a_first_group_that_cannot_start_has_a_whole_note():
+    """No group has failed before."""
+    launch = Launch(4, workers=4, starts=False)
+    assert launch.look().kind == "resize"
+    launch.fail("n1")
+    launch.start()
+    assert launch.ledger == [f"1 node lost: {LAST_COMMIT}"]
+
+
+def test_a_planned_resize_whose_group_cannot_start_is_no_part_of_an_earlier_loss():
+    """The group of before had stopped as planned, an hour after its own start."""
+    launch = Launch(4, workers=4)
+    launch.fail("n1")
+    launch.start()
+    launch.look(after_s=3600.0)
+    launch.look(draining=["n2"])
+    launch.look(after_s=5.0, draining=["n2"])
+    assert launch.look(draining=["n2"], parked=True).kind == "resize"
+    launch.fail("n3")
+    launch.start()
+    assert [text for text in launch.ledger if "lost" in text] == [f"1 node lost: {LAST_COMMIT}"] * 2
