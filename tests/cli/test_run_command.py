@@ -151,8 +151,8 @@ def test_a_disk_that_is_full_already_starts_nothing(cli, recorded, small_disk):
             pass
     answer = cli("run", recorded.job, "--set", f'checkpoint.path="{small_disk}"')
     assert answer.code == 1
-    assert "the disk is full: probe-" in answer.err
-    assert "needs 4.1 kB, and 0 bytes are free. Make room there, then run the same command again" in answer.err
+    sizes = "a small file needs 4.1 kB, and 0 bytes are free"
+    assert f"the disk is full: {sizes}. Make room there, then run the same command again" in answer.err
     assert "starting a local Ray cluster" not in answer.out
 
 
