@@ -15,12 +15,13 @@ from fsspec.implementations.local import LocalFileSystem, make_path_posix
 from planner.base import progress_counter
 from planner.base.disk import NotRegularError, disk_full_text, no_room, open_regular, read_part, sync_folder
 from planner.base.permissions import is_within, make_folder, opener_within
-from planner.errors import DiskFull, PlannerError, StoreError, Unreachable
+from planner.errors import DiskFull, PlannerError, StoreError, Unreachable, shortened
 
 _CHUNK_BYTES = 2**22
 # A manifest of 100,000 files has 15 MB. A generation's ledger of a million steps has 350 MB.
 _MAX_DOCUMENT_BYTES = 2**26
 MAX_BLOB_BYTES = 2**30
+_MOST_REASON = 200
 # Scheme of a URL -> the package with its file system.
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
 # Object stores that cannot append: gcsfs writes anew instead, and adlfs appends to blobs of one kind only.
@@ -372,4 +373,6 @@ def reason_of(error: BaseException) -> str:
         return f"not found: {text}"  # gcsfs gives only a URL, others only a name
     if not text and isinstance(error, NotImplementedError):
         return "its file system has no such operation"
-    return str(text or type(error).__name__).splitlines()[0]
+    first, *more = str(text or type(error).__name__).splitlines()
+    # botocore and others put a heading above the reason.
+    return shortened(f"{first} {more[0].strip()}", _MOST_REASON) if first.endswith(":") and more else first

@@ -347,17 +347,28 @@ def test_what_may_not_be_used_is_named(tmp_path, operation):
         OPERATIONS[operation](Storage(str(tmp_path)), "a/x")
 
 
-def test_whatever_a_remote_file_system_raises_is_one_sentence(monkeypatch):
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("Could not connect to the endpoint\nmore", "Could not connect to the endpoint"),
+        (
+            "Parameter validation failed:\n  Invalid bucket name\nmore",
+            "Parameter validation failed: Invalid bucket name",
+        ),
+        ("Parameter validation failed:", "Parameter validation failed:"),
+    ],
+)
+def test_whatever_a_remote_file_system_raises_is_one_sentence(monkeypatch, text, reason):
     """It is another package's code. Clients of HTTP and of clouds have errors of their own."""
     storage = Storage(f"memory://{uuid.uuid4().hex}")
 
     def unreached(*_arguments, **_settings):
-        raise RuntimeError("Could not connect to the endpoint\nmore")
+        raise RuntimeError(text)
 
     monkeypatch.setattr(storage.file_system, "ls", unreached)
     with pytest.raises(Unreachable) as raised:
         storage.names("manifests")
-    assert str(raised.value) == f"{storage.url}: cannot use manifests: Could not connect to the endpoint"
+    assert str(raised.value) == f"{storage.url}: cannot use manifests: {reason}"
 
 
 @pytest.mark.parametrize("url", ["nosuch://bucket/run", "s4://x"])
