@@ -84,6 +84,12 @@ _BINARY_FORMS = (
         to_text="Choose the kind tokens",
     ),
 )
+# Before UTF-16, which has the same first bytes.
+_UTF_32 = _Form(
+    name="UTF-32 text",
+    begins=_magic(b"\xff\xfe\0\0", b"\0\0\xfe\xff"),
+    to_rows="Convert it to UTF-8: iconv -f utf-32 -t utf-8 FILE > rows.jsonl",
+)
 _UTF_16 = _Form(
     name="UTF-16 text",
     begins=_magic(b"\xff\xfe", b"\xfe\xff"),
@@ -151,7 +157,7 @@ def require_rows(file: Path, head: bytes, reads: str) -> None:
 
 def _form_of(file: Path, head: bytes) -> _Form | None:
     content = head.lstrip(_BLANKS)
-    binary = next((form for form in (*_BINARY_FORMS, _UTF_16) if form.begins(head)), None)
+    binary = next((form for form in (*_BINARY_FORMS, _UTF_32, _UTF_16) if form.begins(head)), None)
     lines = next((form for form in (_ARRAY, _OBJECT) if form.begins(content)), None)
     # Other files may have a bad first line, which is refused by its number.
     if binary or lines or not content or _LINE_OF_JSON.search(content):

@@ -5,6 +5,7 @@ Kubernetes or the KubeRay operator refuses is refused here.
 """
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from planner.cluster.nodes import Cluster, NodeGroup
@@ -13,8 +14,9 @@ from planner.files.messages import escape
 from planner.files.quantities import amount, check_amount, check_limits
 
 KINDS = ("RayCluster", "RayJob")
-# Numbers of pods are int32 in KubeRay's definition.
+# Numbers of pods are int32 in KubeRay's definition. A group without maxReplicas has the largest one.
 _POD_BITS = 31
+_MOST_PODS = 2**_POD_BITS - 1
 _MOST_DIGITS = 18
 # Resources that Ray knows by their own options.
 _USUAL = ("CPU", "GPU")
@@ -27,6 +29,7 @@ def read_kuberay(root: CheckedMapping) -> Cluster | None:
         _refuse_suspended(spec, "KubeRay starts no cluster for a suspended job")
         fix = "Write the cluster: with clusterSelector, the job does not say how large it is"
         spec = spec.section("rayClusterSpec", fix)
+    spec = _without_nulls(spec)
     _refuse_suspended(spec, "KubeRay keeps no pods of a suspended cluster")
     autoscaling = spec.values.get("enableInTreeAutoscaling", False)
     if not isinstance(autoscaling, bool):
@@ -34,7 +37,7 @@ def read_kuberay(root: CheckedMapping) -> Cluster | None:
     head = _node_group(spec.section("headGroupSpec", "Write the head's pod"), "head", (1, 1, 1))
     workers = spec.sections("workerGroupSpecs", "Write a list of groups") if spec.values.get("workerGroupSpecs") else []
     groups = []
-    for worker in workers:
+    for worker in map(_without_nulls, workers):
         name = worker.text("groupName", "Write the group's name")
         _refuse_suspended(worker, "KubeRay keeps no pods of a suspended group")
         groups.append(_node_group(worker, escape(name), _sizes(worker, autoscaling=bool(autoscaling))))
@@ -47,6 +50,11 @@ def read_kuberay(root: CheckedMapping) -> Cluster | None:
         groups=tuple(groups),
         max_nodes=sum(group.max_nodes for group in groups),
     )
+
+
+def _without_nulls(section: CheckedMapping) -> CheckedMapping:
+    """The section without its keys that are null: Kubernetes drops them, and then sets the defaults."""
+    return replace(section, values={key: value for key, value in section.values.items() if value is not None})
 
 
 def _refuse_suspended(section: CheckedMapping, reason: str) -> None:
@@ -65,7 +73,7 @@ def _sizes(worker: CheckedMapping, *, autoscaling: bool) -> tuple[int, int, int]
         worker.refuse("numOfHosts", "Write at least 1")
     least = worker.whole("minReplicas", 0, num_bits=_POD_BITS)
     replicas = max(worker.whole("replicas", least, num_bits=_POD_BITS), least)
-    most = worker.whole("maxReplicas", None if autoscaling else replicas, num_bits=_POD_BITS)
+    most = worker.whole("maxReplicas", _MOST_PODS, num_bits=_POD_BITS)
     if least > most:
         worker.refuse("minReplicas", f"Write at most maxReplicas, {most}")
     if not autoscaling:

@@ -3,6 +3,8 @@
 tests/dispatch/test_resource_names.py compares these names with those of the installed Ray.
 """
 
+import re
+
 OTHER_ACCELERATORS = frozenset({"FURIOSA", "HPU", "MBLT", "NPU", "RBLN", "TPU", "TTNPU", "neuron_cores"})
 """the accelerators that Ray knows beside GPUs. planner trains on none of them"""
 
@@ -18,6 +20,8 @@ _PLACES = {
         for name in OTHER_ACCELERATORS
     },
 }
+# CPU_group_<id> and CPU_group_<bundle>_<id>, with an id in lower hexadecimal digits. Ray takes team_group_red.
+_HELD = re.compile(r".*_group_([0-9]+_)?[0-9a-f]+")
 NOT_CUSTOM = tuple(sorted(_PLACES))
 """names that an editor can refuse by the job file's schema"""
 # Ray takes these as custom resources, but people write them when they mean others.
@@ -34,7 +38,7 @@ def refusal(name: str) -> str:
         return _PLACES[name]
     if name.startswith("node:"):
         return f"{name} is Ray's own resource of one node. Remove it, because a run moves between nodes"
-    if "_group_" in name:
+    if _HELD.fullmatch(name):
         return f"Ray names what a placement group holds like {name}. Write a name without _group_"
     # A comma ends a name on the raylet's command line. Others end the driver or fail when a worker starts.
     if not (name.isascii() and name.isprintable()) or name != name.strip() or not name or "," in name:

@@ -15,12 +15,13 @@ from fsspec.implementations.local import LocalFileSystem, make_path_posix
 from planner.base import progress_counter
 from planner.base.disk import NotRegularError, disk_full_text, no_room, open_regular, read_part, sync_folder
 from planner.base.permissions import is_within, make_folder, opener_within
-from planner.errors import DiskFull, PlannerError, StoreError, Unreachable
+from planner.errors import DiskFull, PlannerError, StoreError, Unreachable, shortened
 
 _CHUNK_BYTES = 2**22
 # A manifest of 100,000 files has 15 MB. A generation's ledger of a million steps has 350 MB.
 _MAX_DOCUMENT_BYTES = 2**26
 MAX_BLOB_BYTES = 2**30
+_MOST_REASON = 200
 # Scheme of a URL -> the package with its file system.
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
 # Object stores that cannot append: gcsfs writes anew instead, and adlfs appends to blobs of one kind only.
@@ -244,15 +245,22 @@ class Storage:
         return read_part(self._at(name), start, most_bytes)
 
     def _remote_part(self, name: str, start: int, most_bytes: int) -> bytes:
+        # Stores refuse a range that begins at the end of an object, and gcsfs also logs that with a traceback. So the
+        # size is asked for first, except where only an empty object has such a range.
+        if start and self._remote_size_bytes(name) <= start:
+            return b""
         try:
             return bytes(self._fs.cat_file(self._at(name), start=start, end=start + most_bytes))
         except FileNotFoundError:
             raise
-        except OSError:
-            # S3 refuses a range that begins at the end of an object.
-            if int(self._fs.info(self._at(name))["size"]) > start:
+        except Exception:  # file systems are other packages' code and may raise anything
+            if self._remote_size_bytes(name) > start:
                 raise
             return b""
+
+    def _remote_size_bytes(self, name: str) -> int:
+        self._fs.invalidate_cache()  # the size may be that of an earlier listing
+        return int(self._fs.info(self._at(name))["size"])
 
     def _at(self, name: str) -> str:
         if name.startswith("/") or ".." in name.split("/") or not _is_encodable(name):
@@ -361,6 +369,10 @@ def _translated(url: str, name: str) -> Iterator[None]:
 def reason_of(error: BaseException) -> str:
     """An error of a file system in one line."""
     text = getattr(error, "strerror", None) or str(error).strip()
+    if isinstance(error, FileNotFoundError) and text and not any(map(str.isspace, text)):
+        return f"not found: {text}"  # gcsfs gives only a URL, others only a name
     if not text and isinstance(error, NotImplementedError):
         return "its file system has no such operation"
-    return str(text or type(error).__name__).splitlines()[0]
+    first, *more = str(text or type(error).__name__).splitlines()
+    # botocore and others put a heading above the reason.
+    return shortened(f"{first} {more[0].strip()}", _MOST_REASON) if first.endswith(":") and more else first

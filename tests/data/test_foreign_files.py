@@ -83,6 +83,7 @@ BINARY = {
 }
 LINES_ONLY = {
     "rows.utf16": (LINES.decode().encode("utf-16"), "UTF-16 text", "iconv"),
+    "rows.utf32": (LINES.decode().encode("utf-32"), "UTF-32 text", "iconv -f utf-32"),
     "rows.bin": (bytes(range(7, -1, -1)) * 50, "a binary file", "Export its rows"),
     "object.json": (json.dumps(ROWS[0], indent=1).encode(), "JSON over several lines", "jq -c . FILE"),
     "rows.csv": (b"text,label\nwords,1\n", "a CSV file", "Dataset.from_csv(FILE)"),

@@ -347,17 +347,28 @@ def test_what_may_not_be_used_is_named(tmp_path, operation):
         OPERATIONS[operation](Storage(str(tmp_path)), "a/x")
 
 
-def test_whatever_a_remote_file_system_raises_is_one_sentence(monkeypatch):
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("Could not connect to the endpoint\nmore", "Could not connect to the endpoint"),
+        (
+            "Parameter validation failed:\n  Invalid bucket name\nmore",
+            "Parameter validation failed: Invalid bucket name",
+        ),
+        ("Parameter validation failed:", "Parameter validation failed:"),
+    ],
+)
+def test_whatever_a_remote_file_system_raises_is_one_sentence(monkeypatch, text, reason):
     """It is another package's code. Clients of HTTP and of clouds have errors of their own."""
     storage = Storage(f"memory://{uuid.uuid4().hex}")
 
     def unreached(*_arguments, **_settings):
-        raise RuntimeError("Could not connect to the endpoint\nmore")
+        raise RuntimeError(text)
 
     monkeypatch.setattr(storage.file_system, "ls", unreached)
     with pytest.raises(Unreachable) as raised:
         storage.names("manifests")
-    assert str(raised.value) == f"{storage.url}: cannot use manifests: Could not connect to the endpoint"
+    assert str(raised.value) == f"{storage.url}: cannot use manifests: {reason}"
 
 
 @pytest.mark.parametrize("url", ["nosuch://bucket/run", "s4://x"])
@@ -423,21 +434,52 @@ def test_a_folder_for_others_is_as_open_as_the_run(tmp_path):
     Storage("memory://nowhere").make_folder("ray")
 
 
-def test_nothing_is_after_the_end_of_an_object(monkeypatch):
-    """S3 refuses a range that begins there. Another error of the store is one."""
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EINVAL, "The range is not satisfiable"), RuntimeError("not satisfiable")]
+)
+def test_nothing_is_after_the_end_of_an_object(monkeypatch, error):
+    """S3 and Google refuse a range that begins there, each with its own error. Another error of the store is one."""
     storage = Storage(f"memory://{uuid.uuid4().hex}")
     storage.write("blob", b"12345")
     storage.write("empty", b"")
     whole = storage.file_system.cat_file
 
-    def as_s3(path, start=0, end=None):
+    def as_object_store(path, start=0, end=None):
         if start >= len(whole(path)) or start == 3:
-            raise OSError(errno.EINVAL, "The requested range is not satisfiable")
+            raise error
         return whole(path, start=start, end=end)
 
-    monkeypatch.setattr(storage.file_system, "cat_file", as_s3)
+    monkeypatch.setattr(storage.file_system, "cat_file", as_object_store)
     assert storage.read("blob") == storage.read_part("blob", 0, 9) == b"12345"
     assert storage.read_part("blob", 5, 9) == storage.read_from("blob", 5) == b""
     assert storage.read("empty") == storage.read_first("empty", 9) == b""
-    with pytest.raises(StoreError, match="range is not satisfiable"):
+    with pytest.raises(StoreError, match="not satisfiable"):
         storage.read_part("blob", 3, 9)
+
+
+def test_a_follower_asks_no_store_for_what_is_after_the_end(monkeypatch):
+    """gcsfs logs the store's refusal with a traceback, and the end of the ledger is read again and again."""
+    storage = Storage(f"memory://{uuid.uuid4().hex}")
+    storage.write("blob", b"12345")
+    asked, whole = [], storage.file_system.cat_file
+
+    def cat_file(path, start=0, end=None):
+        asked.append(start)
+        return whole(path, start=start, end=end)
+
+    monkeypatch.setattr(storage.file_system, "cat_file", cat_file)
+    assert storage.read_from("blob", 5) == storage.read_from("missing", 5) == b""
+    assert storage.read_from("blob", 3) == b"45"
+    assert asked == [3]
+
+
+@pytest.mark.parametrize("text", ["https://storage.googleapis.com/b/none/o", "bucket"])
+def test_an_error_that_only_has_a_name_says_that_it_was_not_found(monkeypatch, text):
+    storage = Storage(f"memory://{uuid.uuid4().hex}")
+
+    def gone(*_arguments, **_settings):
+        raise FileNotFoundError(text)
+
+    monkeypatch.setattr(storage.file_system, "pipe_file", gone)
+    with pytest.raises(StoreError, match=f": not found: {text}$"):
+        storage.write("blob", b"")

@@ -136,6 +136,21 @@ def test_a_replaced_commit_is_refused_before_any_step(url, corpus):
     assert train_to(url, job).finished
 
 
+@pytest.mark.parametrize(
+    ("gone", "step", "says"),
+    [
+        ("manifests", None, "no manifest is left. Restore manifests/"),
+        ("manifests", 4, "no manifest is left. Restore manifests/"),
+        ("checkpoints", None, "commits is whole .* is missing.*Restore the files"),
+    ],
+)
+def test_an_export_says_what_is_gone_of_a_run_that_had_commits(url, gone, step, says):
+    """It advised to train until the first commit, which no start would do."""
+    shutil.rmtree(Path(url) / gone)
+    with pytest.raises(StoreError, match=says):
+        commit_at(run_at(url), step)
+
+
 def test_without_the_replaced_commit_the_run_goes_on(url, corpus):
     """As the message says: from the commit before, and the ledger says that one is lost."""
     name = run_at(url).commits()[-1]

@@ -7,7 +7,7 @@ from planner.data import model_files
 from planner.errors import StoreError, UserError
 from planner.job import HfModel, Job
 from planner.provenance.identity import MODEL as MODEL_FACT
-from planner.store.newest import newest_commit, readable
+from planner.store.newest import named_and_lost, newest_commit, readable
 from planner.store.records import Manifest
 from planner.store.run_folder import RunFolder, commit_of
 from planner.train.export.atomic_folder import unfinished_folder
@@ -38,31 +38,40 @@ def commit_at(run: RunFolder, step: int | None) -> Manifest:
         StoreError: there is no such commit.
     """
     run.identity()
+    if step is None:
+        return _newest(run)
+    names, _ = named_and_lost(run)
     kept = set(run.storage.names("checkpoints"))
-    names = [name for name in run.commits() if name in kept]
-    found = [name for name in names if step is None or commit_of(name)[0] == step]
+    found = [name for name in names if name in kept and commit_of(name)[0] == step]
     if not found:
-        raise StoreError(f"{run.storage.url}: {_no_commit_text(run, names, step)}")
-    return _newest(run) if step is None else readable(run, found[-1])
+        raise StoreError(f"{run.storage.url}: {_no_commit_text(names, kept, step)}")
+    return readable(run, found[0])
 
 
 def _newest(run: RunFolder) -> Manifest:
     newest = newest_commit(run)
-    assert newest.manifest is not None  # there are commits, or an error says what they lack
+    if newest.manifest is None:
+        raise StoreError(f"{run.storage.url}: the run has no commit to export. Train until the first commit")
     if newest.notes:
         about = newest.notes[0].partition(". Without it")[0]
         raise StoreError(f"{run.storage.url}: {about}. Restore it, or write --step {newest.manifest.step}")
     return newest.manifest
 
 
-def _no_commit_text(run: RunFolder, kept: list[str], step: int | None) -> str:
-    """Why there is no commit at `step`, and which steps can be exported. `kept` names the commits with files."""
-    steps = [str(commit_of(name)[0]) for name in kept]
-    if step is not None and any(commit_of(name)[0] == step for name in run.commits()):
+def _no_commit_text(names: list[str], kept: set[str], step: int) -> str:
+    """Why there is no commit at `step`, and which steps can be exported.
+
+    Args:
+        names: the run's commits, newest first.
+        kept: names of those that have files.
+        step: the step.
+    """
+    steps = [str(commit_of(name)[0]) for name in reversed(names) if name in kept]
+    if any(commit_of(name)[0] == step for name in names):
         advice = f"Write --step {' or '.join(steps)}" if steps else "Train until the next commit"
         return f"the files of step {step} are not kept. {advice}"
     there = f"Its commits are at step {', '.join(steps)}" if steps else "Train until the first commit"
-    return f"the run has no commit {'to export' if step is None else f'at step {step}'}. {there}"
+    return f"the run has no commit at step {step}. {there}"
 
 
 def export(
