@@ -4,7 +4,7 @@ The first bytes decide. A name's ending only names a format of text whose conten
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,6 +106,7 @@ _OBJECT = _Form(
     begins=lambda head: bool(re.match(rb"\{[ \t\r]*\n", head)),
     to_rows="Write one object per line: jq -c . FILE > rows.jsonl",
 )
+_GLOB = "Write a glob for the files of plain text, such as FOLDER/*.txt"
 _LINE_OF_JSON = re.compile(rb"^[ \t]*[{\[]", re.MULTILINE)
 
 
@@ -135,9 +136,34 @@ def require_plain_text(file: Path, head: bytes) -> None:
     Raises:
         DataError: it is.
     """
-    if form := next((form for form in _BINARY_FORMS if form.begins(head)), None):
-        fix = form.to_text or "Write a glob for the files of plain text, such as FOLDER/*.txt"
+    if form := _binary_form(head):
+        fix = form.to_text or _GLOB
         raise DataError(f"data.path: {file} is {form.name}, and the kind text reads plain text. {fix}")
+
+
+def text_notes(heads: Sequence[tuple[Path, bytes]]) -> tuple[str, ...]:
+    """A note about files in binary formats among those of `data.kind: text`, or nothing.
+
+    They are read as they are: a run that has begun with them must be able to resume.
+
+    Args:
+        heads: each file with its first `HEAD_BYTES` bytes.
+
+    Raises:
+        DataError: no file is in another format than those.
+    """
+    found = [(file, form) for file, head in heads if (form := _binary_form(head))]
+    if found and len(found) == len(heads):
+        require_plain_text(*heads[0])
+    if not found:
+        return ()
+    file, form = found[0]
+    counts = f"{len(found)} of {len(heads)} files are in binary formats"
+    return (f"{counts}, and their bytes are trained on as they are ({file} is {form.name}). {_GLOB}",)
+
+
+def _binary_form(head: bytes) -> _Form | None:
+    return next((form for form in _BINARY_FORMS if form.begins(head)), None)
 
 
 def require_rows(file: Path, head: bytes, reads: str) -> None:
@@ -157,7 +183,7 @@ def require_rows(file: Path, head: bytes, reads: str) -> None:
 
 def _form_of(file: Path, head: bytes) -> _Form | None:
     content = head.lstrip(_BLANKS)
-    binary = next((form for form in (*_BINARY_FORMS, _UTF_32, _UTF_16) if form.begins(head)), None)
+    binary = _binary_form(head) or next((form for form in (_UTF_32, _UTF_16) if form.begins(head)), None)
     lines = next((form for form in (_ARRAY, _OBJECT) if form.begins(content)), None)
     # Other files may have a bad first line, which is refused by its number.
     if binary or lines or not content or _LINE_OF_JSON.search(content):

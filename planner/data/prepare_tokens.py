@@ -13,9 +13,10 @@ from stat import S_IMODE, S_IRUSR, S_IWUSR
 from typing import BinaryIO, Literal
 
 from planner.base.disk import disk_full_text, no_room, sync_folder
+from planner.data.foreign_files import require_plain_text
 from planner.data.jsonl import read_rows
 from planner.data.paths import opened, source_stamps
-from planner.data.text_files import END_OF_FILE, require_text
+from planner.data.text_files import END_OF_FILE, head_of
 from planner.data.tokens import HEADER_BYTES, Header, blocks_digest
 from planner.errors import DataError, RunError, UserError
 from planner.job import JsonlData, TextData
@@ -49,7 +50,8 @@ def prepare(
     if _is_source(output, Path(source.path), files):
         raise UserError(f"{output} is in {source.path}, where it would count as source. Choose another place")
     if isinstance(source, TextData):
-        require_text(files)
+        for file in files:
+            require_plain_text(file, head_of(file))
     with _all_or_nothing(output, files, sum(sizes)) as stream, tempfile.TemporaryFile(dir=output.parent) as starts:
         writer = _Writer(stream, starts)
         is_rows = isinstance(source, JsonlData)

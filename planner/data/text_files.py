@@ -2,29 +2,26 @@
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
 from planner.data.base import RowContribution, TokenIds, token_row_counts
-from planner.data.foreign_files import HEAD_BYTES, require_plain_text
+from planner.data.foreign_files import HEAD_BYTES, text_notes
 from planner.data.paths import content_fingerprint, opened, resolve
 from planner.errors import DataError
 
 
-def require_text(files: Iterable[Path]) -> None:
-    """Check that no file is in a binary format that planner knows.
+def head_of(file: Path) -> bytes:
+    """The first `HEAD_BYTES` bytes of a file.
 
     Raises:
-        DataError: one is, or cannot be read.
+        DataError: it cannot be read.
     """
-    for file in files:
-        with opened(file) as stream:
-            require_plain_text(file, stream.read(HEAD_BYTES))
+    with opened(file) as stream:
+        return bytes(stream.read(HEAD_BYTES))
 
 
 # Text has no NUL, so this byte can separate files.
@@ -44,9 +41,8 @@ class TextDataset:
     """byte offset of each file in the stream, and the stream's end"""
     context: int
     fingerprint: str
-
-    notes: ClassVar[tuple[str, ...]] = ()
-    """no notes: rows are used as they are"""
+    notes: tuple[str, ...] = ()
+    """about files that are no text. Rows are used as they are"""
 
     @classmethod
     def open(cls, path: str, context: int) -> "TextDataset":
@@ -56,7 +52,7 @@ class TextDataset:
             DataError: there is no file, or the files have fewer than two bytes in total.
         """
         root, files = resolve(path)
-        require_text(files)
+        notes = text_notes([(file, head_of(file)) for file in files])
         sizes = [file.stat().st_size + len(END_OF_FILE) for file in files]
         starts = (0, *accumulate(sizes))
         if starts[-1] - len(files) < 2:
@@ -66,6 +62,7 @@ class TextDataset:
             starts=starts,
             context=context,
             fingerprint=content_fingerprint(root, files, "text", context),
+            notes=notes,
         )
 
     @property

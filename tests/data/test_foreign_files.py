@@ -145,6 +145,19 @@ def test_first_bytes_decide_and_not_the_name(name, file):
     assert f"words.txt is {what}" in refusal(TextData(kind="text", path=str(file("words.txt", content))))
 
 
+def test_binary_files_among_text_are_told_and_read(file):
+    """A run that has begun with such a folder must be able to resume. What is to be prepared anew is refused."""
+    folder = file("page.txt", b"Once upon a time\n").parent
+    file("scan.pdf", b"%PDF-1.7\n\x00\x01")
+    data = TextData(kind="text", path=str(folder))
+    dataset = open_dataset(data, gpt(100))
+    counts = "1 of 2 files are in binary formats, and their bytes are trained on as they are"
+    glob = "Write a glob for the files of plain text, such as FOLDER/*.txt"
+    assert dataset.notes == (f"{counts} ({folder}/scan.pdf is a PDF document). {glob}",)
+    with pytest.raises(DataError, match=r"scan\.pdf is a PDF document, and the kind text reads plain text\."):
+        prepare(data, folder.parent / "new")
+
+
 def test_an_array_is_no_file_of_json_lines(file):
     path = file("rows.json", b"\xef\xbb\xbf \n" + json.dumps(ROWS).encode())
     assert "is a JSON array, and the kind jsonl reads" in refusal(JsonlData(kind="jsonl", path=str(path)))
