@@ -204,11 +204,13 @@ def _grow_unmeasured(now: Situation, count: int) -> Decision:
     ratio = now.plan.step_cost / now.plan.at(count).step_cost
     move = f"{now.plan.world_size} -> {count}, {_step_times(now, count)}"
     if ratio < _LEAST_FASTER_UNMEASURED:
-        reason = f"{move}: less than {_LEAST_FASTER_UNMEASURED:g} times as fast, and no step was measured yet"
+        reason = (
+            f"no step was measured yet, and less than {_LEAST_FASTER_UNMEASURED:g} times as fast by the plan: {move}"
+        )
         return _wait(now, now.now_s + max(1.0, now.cost.grow_s), "not_measured", reason)
     quiet_s = _best_since_s(now, count) + now.cost.grow_s
     if quiet_s > now.now_s:
-        reason = f"{move}: no step was measured yet, and the room has just changed, so {_in(now, quiet_s)}"
+        reason = f"no step was measured yet, and the room has just changed, so {_in(now, quiet_s)}: {move}"
         return _wait(now, quiet_s, "room_just_changed", reason)
     reason = f"{move}: {ratio:.1f} times as fast by the plan (no step was measured yet)"
     return _resize(now, count, "pays", reason)
@@ -223,18 +225,18 @@ def _best_since_s(now: Situation, count: int) -> float:
 def _grow(now: Situation, count: int) -> Decision:
     """Judge one larger count that the cluster has room for."""
     step_s, new_step_s = now.step_s, now.speeds.seconds_per_step(now.plan.at(count))
-    move, times = f"{now.plan.world_size} -> {count}", _step_times(now, count)
+    move = f"{now.plan.world_size} -> {count}, {_step_times(now, count)}"
     if new_step_s > (1 - _LEAST_FASTER) * step_s:
-        return _keep(now, "not_faster", f"{move} would give {times}: not faster by {_LEAST_FASTER:.0%}")
+        return _keep(now, "not_faster", f"more workers would not be faster by {_LEAST_FASTER:.0%}: {move}")
     growth = Growth(step_s=step_s, new_step_s=new_step_s, remaining_s=now.remaining_s, cost=now.cost)
     pause = f"a pause of {duration(now.cost.grow_s)}"
     won_back = f"{duration(growth.win_back_s)} to win back {pause}, and {duration(now.remaining_s)} of training remain"
     if not growth.pays:
-        return _keep(now, "not_won_back", f"{move}, {times}: it would take {won_back}")
+        return _keep(now, "not_won_back", f"it would take {won_back}: {move}")
     until_s, why, text = _ready(now, growth, count)
     if until_s > now.now_s:
-        return _wait(now, until_s, why, f"{move}, {times}: {text}")
-    return _resize(now, count, "pays", f"{move}, {times}: it takes {won_back}")
+        return _wait(now, until_s, why, f"{text}: {move}")
+    return _resize(now, count, "pays", f"{move}: it takes {won_back}")
 
 
 def _ready(now: Situation, growth: Growth, count: int) -> tuple[float, ReasonKind, str]:

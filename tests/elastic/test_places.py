@@ -53,8 +53,8 @@ def test_the_end_of_a_run_is_told_as_a_reason_to_keep():
     cluster = Cluster(2, total_steps=13, grow_s=9.0).run(5)
     cluster.add()
     *_, text = told(cluster.run(10))
-    assert text.startswith("2 of 3 places used, because 2 -> 3, 1.6 s per step instead of 2.4 s: it would take ")
-    assert text.endswith(" of training remain")
+    assert text.startswith("2 of 3 places used, because it would take ")
+    assert text.endswith(" of training remain: 2 -> 3, 1.6 s per step instead of 2.4 s")
 
 
 def test_a_second_reason_is_told_although_the_room_stays():
@@ -72,7 +72,8 @@ def test_two_reasons_are_told_together():
     cluster = Cluster(4, global_batch=240, sample_s=5.0, most=6).run(30)
     cluster.add(4)
     (text,) = told(cluster.run(20))
-    assert text.startswith("4 of 8 places used, because workers.max is 6, and 4 -> 6, the time of 40 samples per step")
+    assert text.startswith("4 of 8 places used, because workers.max is 6, and no step was measured yet, and ")
+    assert ": 4 -> 6, the time of 40 samples per step" in text
 
 
 def test_a_hold_is_told_with_its_cause_and_not_again():

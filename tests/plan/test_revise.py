@@ -219,15 +219,15 @@ def test_eleven_of_fifteen_are_worth_asking_for_at_32():
             "keep",
             4,
             (
-                "4 -> 5, 0.83 s per step instead of 1 s: it would take 56 s to win back a pause of "
-                "9.3 s, and 25 s of training remain"
+                "it would take 56 s to win back a pause of 9.3 s, and 25 s of training remain: 4 -> 5, 0.83 s per step "
+                "instead of 1 s"
             ),
         ),
         (
             situation(world_size=2, changes=[(0, 2), (50, 3)], now_s=90, seconds={2: 1.0, 3: 0.99}, workers_max=3),
             "keep",
             2,
-            "2 -> 3 would give 0.99 s per step instead of 1 s: not faster by 2%",
+            "more workers would not be faster by 2%: 2 -> 3, 0.99 s per step instead of 1 s",
         ),
         (
             situation(world_size=15, changes=[(0, 15), (50, 13)], now_s=50, global_batch=32),
@@ -252,8 +252,8 @@ def test_eleven_of_fifteen_are_worth_asking_for_at_32():
             "wait",
             4,
             (
-                "4 -> 8, the time of 6 samples per step instead of 12: no step was measured yet, and the room has just "
-                "changed, so resize in 1.4 s if the room lasts"
+                "no step was measured yet, and the room has just changed, so resize in 1.4 s if the room lasts: "
+                "4 -> 8, the time of 6 samples per step instead of 12"
             ),
         ),
         (
@@ -270,15 +270,15 @@ def test_eleven_of_fifteen_are_worth_asking_for_at_32():
             "wait",
             4,
             (
-                "4 -> 5, the time of 10 samples per step instead of 12: less than 1.5 times as fast, and no step was "
-                "measured yet"
+                "no step was measured yet, and less than 1.5 times as fast by the plan: 4 -> 5, the time of 10 samples "
+                "per step instead of 12"
             ),
         ),
         (
             situation(world_size=4, changes=[(0, 4), (50, 5)], now_s=51),
             "wait",
             4,
-            "4 -> 5, 0.83 s per step instead of 1 s: " + MORE_MAY_COME,
+            MORE_MAY_COME + ": 4 -> 5, 0.83 s per step instead of 1 s",
         ),
         (
             situation(
@@ -286,7 +286,7 @@ def test_eleven_of_fifteen_are_worth_asking_for_at_32():
             ),
             "wait",
             4,
-            "4 -> 5, 0.83 s per step instead of 1 s: " + TOO_SHORT,
+            TOO_SHORT + ": 4 -> 5, 0.83 s per step instead of 1 s",
         ),
     ],
 )
