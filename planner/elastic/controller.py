@@ -163,7 +163,7 @@ class ElasticController:
         self._remember_told(self.state)
         self._note_durable(self.state.group)
         if self.state.group.num_steps == 1:
-            self._measure_resize(self.state, int(metrics["step"]), float(metrics["seconds"]))
+            self._measure_resize(self.state, int(metrics["num_again"]), float(metrics["seconds"]))
         else:
             # The first step of a group is slower: caches, compilation and, in `bitwise`, a repetition.
             self._know_history(self.history.after_step(int(metrics["world_size"]), float(metrics["seconds"])))
@@ -214,7 +214,7 @@ class ElasticController:
         if isinstance(state, Ending):
             self._know(known)
         elif dead and not isinstance(state, Idle):
-            self.state = Idle(known=known, pause=forced_pause(known, state.group, now_s))
+            self.state = Idle(known=known, pause=forced_pause(state.group, now_s))
         else:
             self.state = Idle(known=known)
 
@@ -261,15 +261,21 @@ class ElasticController:
             self.note(lost)
         self._know(replace(self.state.known, held_only_step=0))
 
-    def _measure_resize(self, state: WithGroup, step: int, first_step_s: float) -> None:
-        """Record what the resize that made this group cost. Its first step took `first_step_s`."""
+    def _measure_resize(self, state: WithGroup, num_again: int, first_step_s: float) -> None:
+        """Record what the resize that made this group cost.
+
+        Args:
+            state: with the group.
+            num_again: steps on record that the group does again.
+            first_step_s: seconds of its first step.
+        """
         group, history = state.group, self.history
         pause, group = group.pause, replace(group, pause=NotAResize())
         if not isinstance(pause, NotAResize):
             cost = price(
                 pause,
                 size=group.size,
-                step=step,
+                num_again=num_again,
                 step_ended_s=group.seen_s,
                 first_step_s=first_step_s,
                 step_s=history.step_s(pause.from_size),

@@ -31,8 +31,6 @@ class ForcedPause:
     """seconds of work on the unfinished step"""
     decided_s: float
     """when the controller decided on the new group. Waiting for nodes before that is no cost of a resize"""
-    num_steps: int
-    """steps done when the group ended"""
 
 
 Pause = NotAResize | PlannedPause | ForcedPause
@@ -52,7 +50,13 @@ class Price:
 
 
 def price(
-    pause: PlannedPause | ForcedPause, *, size: int, step: int, step_ended_s: float, first_step_s: float, step_s: float
+    pause: PlannedPause | ForcedPause,
+    *,
+    size: int,
+    num_again: int,
+    step_ended_s: float,
+    first_step_s: float,
+    step_s: float,
 ) -> Price:
     """The cost of a resize, computed after the first step of the new group.
 
@@ -62,8 +66,8 @@ def price(
     Args:
         pause: how the previous group ended.
         size: workers of the new group.
-        step: the number of its first step.
-        step_ended_s: when that step ended.
+        num_again: steps on record that it does again.
+        step_ended_s: when its first step ended.
         first_step_s: how long that step took.
         step_s: seconds per step at the previous size.
     """
@@ -71,6 +75,5 @@ def price(
     if isinstance(pause, PlannedPause):
         seconds, is_growth = pause.durable_after_s + stood_still_s, size > pause.from_size
         return Price(seconds=seconds, stood_still_s=stood_still_s, num_again=0, is_growth=is_growth)
-    again = max(pause.num_steps - step, 0)
-    seconds = pause.in_vain_s + stood_still_s + again * step_s
-    return Price(seconds=seconds, stood_still_s=stood_still_s, num_again=again, is_growth=False)
+    seconds = pause.in_vain_s + stood_still_s + num_again * step_s
+    return Price(seconds=seconds, stood_still_s=stood_still_s, num_again=num_again, is_growth=False)

@@ -239,7 +239,7 @@ def _await_parked(state: Stopping, view: View, now_s: float) -> tuple[State, Act
     missing = counted(len(view.nodes) - len(view.parked), "worker")
     since = newest(in_memory=state.group.can_hold)
     text = f"{missing} had not parked after {waited}: the steps since {since} are done again"
-    return _start_again(known.telling(text), state.group, room, forced_pause(known, state.group, now_s))
+    return _start_again(known.telling(text), state.group, room, forced_pause(state.group, now_s))
 
 
 def _keep_waiting(state: Stopping, view: View, now_s: float) -> tuple[State, Act]:
@@ -336,13 +336,12 @@ def _gives_up_first_step(state: Stopping, view: View, now_s: float) -> bool:
 # -- failures
 
 
-def forced_pause(known: ControllerContext, group: Group, now_s: float) -> ForcedPause:
+def forced_pause(group: Group, now_s: float) -> ForcedPause:
     """The pause after a group that ended without a commit."""
     return ForcedPause(
         from_size=group.size,
         in_vain_s=now_s - group.stepped_s,
         decided_s=now_s,
-        num_steps=known.history.step,
     )
 
 

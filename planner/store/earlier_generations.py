@@ -80,12 +80,30 @@ def last_steps(run: RunFolder) -> tuple[GenerationRecord, float] | None:
     Raises:
         StoreError: the store cannot be read.
     """
-    for number in reversed(run.segments()[-_MOST_GENERATIONS:]):
+    number, steps = _newest_with_steps(run, run.segments())
+    header = header_among(run.storage.read_first(segment_name(number), _TAIL_BYTES)) if steps else None
+    return (header, median(step.seconds for step in steps[-_NUM_STEPS:])) if header else None
+
+
+def num_recorded(run: RunFolder, *, before: int) -> int:
+    """Steps of the run on record at the end of the newest generation below `before` that has any, else 0.
+
+    Reads the newest 32 generations at most.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    _, steps = _newest_with_steps(run, [number for number in run.segments() if number < before])
+    return steps[-1].step + 1 if steps else 0
+
+
+def _newest_with_steps(run: RunFolder, segments: Sequence[int]) -> tuple[int, list[StepRecord]]:
+    """The newest of these generations with steps on record, and its last steps. (0, []) if none has any."""
+    for number in reversed(segments[-_MOST_GENERATIONS:]):
         records = records_among(_tail(run.storage, number))
-        if times := [record.seconds for record in records if isinstance(record, StepRecord)]:
-            header = header_among(run.storage.read_first(segment_name(number), _TAIL_BYTES))
-            return (header, median(times[-_NUM_STEPS:])) if header else None
-    return None
+        if steps := [record for record in records if isinstance(record, StepRecord)]:
+            return number, steps
+    return 0, []
 
 
 def summarize_earlier(

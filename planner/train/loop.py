@@ -76,6 +76,7 @@ class Loop:
             meter=meter,
             hooks=hooks,
             total_steps=lengths.total_steps,
+            num_again=start.num_again,
         )
         self._passes: Callable[[], int] = _PassCounter(state.model)
         self._step = self._repeated_steps = 0

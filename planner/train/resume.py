@@ -3,11 +3,13 @@
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 
 from planner.errors import ManifestMismatch, NewerFormat, PlannerError, StoreError, TrainingFailed
 from planner.store.commit_names import commit_of, rank
+from planner.store.earlier_generations import num_recorded
 from planner.store.jobs import job_digest
 from planner.store.newest import newest_named, readable
 from planner.store.records import NO_HEAD, Manifest
@@ -100,6 +102,7 @@ def _claim_durable(launch: Launch, world: World, run: RunFolder, setup: Setup) -
         launch_id=launch.launch_id,
         launched_s=launch.launched_s,
         durable_step=manifest.step if manifest else 0,
+        num_recorded=world.from_first(lambda: _num_recorded(run, generation)),
     )
     return Claim(start=start, manifest=manifest, held=None, finish=lambda: start)
 
@@ -127,18 +130,33 @@ def _claim_held(launch: Launch, world: World, run: RunFolder, setup: Setup, held
     claiming = _claiming(launch, run, held, durable) if world.rank == 0 else None
 
     def finish() -> ResumePoint:
-        generation, written, lost = world.from_first(lambda: claiming.result() if claiming else (0, "", ""))
-        if lost:
-            raise MemoryLost(lost)
-        return replace(start, generation=generation, parent_sha256=durable.sha256 or written)
+        taken = world.from_first(lambda: claiming.result() if claiming else _Taken())
+        if taken.lost:
+            raise MemoryLost(taken.lost)
+        return replace(
+            start,
+            generation=taken.generation,
+            parent_sha256=durable.sha256 or taken.written,
+            num_recorded=taken.num_recorded,
+        )
 
     return Claim(start=start, manifest=manifest, held=held, finish=finish)
 
 
-def _claiming(
-    launch: Launch, run: RunFolder, held: HeldStep, durable: _Durable
-) -> BackgroundWork[tuple[int, str, str]]:
-    """Claim a generation in a thread. The result: its number, the digest of the held step's manifest, and what is lost.
+@dataclass(frozen=True, kw_only=True)
+class _Taken:
+    """What the claim of a generation that loads from memory found out."""
+
+    generation: int = 0
+    written: str = ""
+    """digest of the held step's manifest, if the claim wrote it"""
+    num_recorded: int = 0
+    lost: str = ""
+    """why the copies in memory cannot be used. Empty if they can"""
+
+
+def _claiming(launch: Launch, run: RunFolder, held: HeldStep, durable: _Durable) -> BackgroundWork[_Taken]:
+    """Claim a generation in a thread.
 
     The storage answers while the workers build their model, so that no resize waits for it.
 
@@ -149,19 +167,21 @@ def _claiming(
         durable: what is durable beside it.
     """
 
-    def work(_moved: Callable[[], None]) -> tuple[int, str, str]:
+    def work(_moved: Callable[[], None]) -> _Taken:
         name = held.manifest.name
         with ThreadPoolExecutor(1) as pool:  # beside what else is only read
             identity = pool.submit(run.identity)
             _require_progress(run, launch.launch_id, name, durable.newest)
         if (run_id := identity.result().run_id) != held.whole.run_id:
-            return 0, "", f"{run.storage.url} has run {run_id}, and the copies in memory are of {held.whole.run_id}"
+            lost = f"{run.storage.url} has run {run_id}, and the copies in memory are of {held.whole.run_id}"
+            return _Taken(lost=lost)
         generation = _claim_number(launch, run, name, durable.newest)
         # As for a commit: until the claim, another driver may have committed. An older group's last commit may also
         # have become durable, but that is of an earlier step.
         if (now := newest_named(run)) and rank(now) > rank(name):
-            return 0, "", f"commit {now} is newer than {held.text}"
-        return generation, "" if durable.manifest else run.put_held(held.manifest, writer=generation), ""
+            return _Taken(lost=f"commit {now} is newer than {held.text}")
+        written = "" if durable.manifest else run.put_held(held.manifest, writer=generation)
+        return _Taken(generation=generation, written=written, num_recorded=_num_recorded(run, generation))
 
     return BackgroundWork(work, _storage_error)
 
@@ -170,6 +190,13 @@ def _storage_error(error: Exception) -> PlannerError:
     if isinstance(error, PlannerError):
         return error
     return TrainingFailed(f"the generation cannot be claimed: {type(error).__name__}: {error}")
+
+
+def _num_recorded(run: RunFolder, generation: int) -> int:
+    """Steps of the run on record before this generation. 0 if they cannot be read: no run stops for this count."""
+    with suppress(StoreError):
+        return num_recorded(run, before=generation)
+    return 0
 
 
 def _claim_number(launch: Launch, run: RunFolder, parent: str, durable: str) -> int:

@@ -26,8 +26,15 @@ class ResumePoint:
     """whether the step was only held: no commit has it under the name `parent`"""
     durable_step: int
     """the newest durable step of the lineage. Before `step` if that was only held"""
+    num_recorded: int = 0
+    """steps of the run on record when this generation began. 0 if they cannot be read"""
     has_job: bool = False
     """whether the run's folder is known to have the job's file"""
+
+    @property
+    def num_again(self) -> int:
+        """Steps on record that this generation does again."""
+        return max(self.num_recorded - self.step, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

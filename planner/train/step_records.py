@@ -78,9 +78,11 @@ class StepRecords:
         meter: Meter,
         hooks: Hooks,
         total_steps: int,
+        num_again: int,
     ) -> None:
         self._world, self._journal, self._objective = world, journal, objective
-        self._meter, self._hooks, self._total_steps = meter, hooks, total_steps
+        self._meter, self._hooks = meter, hooks
+        self._total_steps, self._num_again = total_steps, num_again
         self._reported_s = float("-inf")
 
     @property
@@ -133,6 +135,7 @@ class StepRecords:
                 **self._meter.newest,
                 "world_size": self._world.world_size,
                 "total_steps": self._total_steps,
+                "num_again": self._num_again,
                 "held_step": commits.held_step,
                 "copied_step": commits.copied_step,
                 "durable_step": commits.durable_step,

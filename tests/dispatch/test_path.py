@@ -161,8 +161,15 @@ def test_a_job_is_sent_loses_and_gains_nodes_and_trains_what_was_planned(user, r
     assert audit["findings"] == []
     assert (audit["steps"], audit["lost"], audit["repeated"], audit["mismatched"]) == (committed + 10, 0, 0, 0)
     assert [size for size, _ in groupby(phase["world_size"] for phase in audit["phases"])][-4:] == [2, 1, 2, 1]
-    again = [phase["generation"] for phase in audit["phases"] if phase["recomputed_before"]]
+    again = {phase["generation"]: phase["recomputed_before"] for phase in audit["phases"] if phase["recomputed_before"]}
     assert set(again) <= {after_kill}
+    assert steps_told_again(run) == [*again.values()]
+
+
+def steps_told_again(run):
+    """The steps done again that the costs of resizes name, in the ledger."""
+    costs = (re.search(r" cost .* with (\d+) steps? done again", event["message"]) for event in records(run, "event"))
+    return [int(found[1]) for found in costs if found]
 
 
 def submission_id(log):

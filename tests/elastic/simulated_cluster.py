@@ -27,7 +27,7 @@ class Cluster:
         self.group = ()
         self.stopping_since = None
         self.blocked_until = 0.0
-        self.step = self.committed = self.recomputed = 0
+        self.step = self.committed = self.recomputed = self.num_again = 0
         self.total_steps = total_steps
         self.global_batch = global_batch
         self.texts, self.sizes, self.acts = [], [], []
@@ -81,7 +81,9 @@ class Cluster:
         return self.committed
 
     def lose_steps(self):
-        self.recomputed += self.step - self.begins_with
+        lost = self.step - self.begins_with
+        self.num_again = lost or self.num_again  # a group that dies before its first step leaves all to the next
+        self.recomputed += lost
         self.step = self.begins_with
 
     def run(self, seconds, tick_s=None):
@@ -151,6 +153,7 @@ class Cluster:
                 {
                     "step": self.step - 1,
                     "total_steps": self.total_steps,
+                    "num_again": self.num_again,
                     "world_size": len(self.group),
                     "seconds": self.step_s,
                     "held_step": self.committed,
@@ -230,6 +233,7 @@ class Blocking(Cluster):
                 {
                     "step": self.step - 1,
                     "total_steps": self.total_steps,
+                    "num_again": self.num_again,
                     "world_size": len(self.group),
                     "seconds": self.step_s,
                     "held_step": self.committed,
@@ -327,6 +331,7 @@ class Holding(Cluster):
             {
                 "step": self.step - 1,
                 "total_steps": self.total_steps,
+                "num_again": self.num_again,
                 "world_size": len(self.group),
                 "seconds": self.step_s,
                 "held_step": self.write[0] if self.write else self.committed,

@@ -727,6 +727,17 @@ class TestThePriceOfAResize:
         assert cluster.controller.history.cost.shrink_s == pytest.approx(20 + 3 * 120 + 10, abs=4 * TICK_S)
         assert any("with 3 steps done again" in text for text in cluster.texts)
 
+    def test_a_loss_costs_the_steps_on_record_not_only_those_reported(self):
+        """A group records each step, and reports at most one a second."""
+        cluster = Priced(3).run(25)
+        while cluster.step < 3:
+            cluster.tick()
+        cluster.kill("n2")
+        cluster.num_again += 2
+        cluster.run(400)
+        assert any("with 5 steps done again" in text for text in cluster.texts)
+        assert cluster.controller.history.cost.shrink_s == pytest.approx(5 * 120 + 10, abs=6 * TICK_S)
+
     def test_time_without_nodes_is_no_part_of_a_loss(self):
         """For an hour there is no room at all."""
         cluster = Priced(1).run(25)

@@ -133,6 +133,7 @@ class Walk(RuleBasedStateMachine):
                 "world_size": len(self.group),
                 "seconds": seconds,
                 "held_step": self.step,
+                "num_again": 0,
                 "copied_step": 0,
                 "durable_step": durable,
                 "is_last": False,

@@ -24,6 +24,7 @@ def known_of(*, held=0, durable=0, step=120, total_steps=160, is_last=False, com
                 "world_size": 2,
                 "seconds": 2.0,
                 "held_step": held,
+                "num_again": 0,
                 "copied_step": 0,
                 "durable_step": durable,
                 "is_last": is_last and number == step - 1,

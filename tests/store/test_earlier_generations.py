@@ -8,6 +8,7 @@ from planner.store.earlier_generations import (
     EarlierGenerations,
     last_commit_cost,
     last_steps,
+    num_recorded,
     read_earlier,
     summarize_earlier,
 )
@@ -180,6 +181,15 @@ def test_the_last_steps_on_record_say_what_a_step_takes(storage):
     write(storage, 3, TOLD)
     header, seconds = last_steps(RunFolder(storage))
     assert (header.generation, seconds) == (2, 20.5)
+
+
+def test_the_steps_on_record_are_those_of_the_newest_generation_with_any(storage):
+    """One that died before its first step leaves all that must be done again to the next one."""
+    assert num_recorded(RunFolder(storage), before=1) == 0
+    write(storage, 1, *(step(number) for number in range(8)), commit(4), TOLD)
+    write(storage, 2, TOLD)
+    write(storage, 3, step(4))
+    assert [num_recorded(RunFolder(storage), before=number) for number in (1, 2, 3, 4)] == [0, 8, 8, 5]
 
 
 def test_a_launch_expects_rounds_by_the_last_steps_on_record(storage):

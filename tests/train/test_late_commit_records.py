@@ -141,7 +141,9 @@ def test_a_killed_run_stands_at_its_durable_step(killed):
 @pytest.mark.process
 def test_a_run_that_resumes_from_such_a_commit_is_whole(killed):
     """The next generation's chain leaves the segment in its middle. The steps behind it were done again."""
+    killed.reports.clear()
     assert killed.train().finished
+    assert {report["num_again"] for report in killed.reports} == {2}
     run = killed.run
     second = killed.segment(2, run.manifest(commit_name(3, 1)).ledger_head)
     assert steps_and_commits(second) == [4, 5, 6, 7, 8, "commit 6", "commit 8"]
