@@ -66,6 +66,24 @@ def in_memory_text(url: str) -> str:
     )
 
 
+def file_in_the_way(storage: Storage) -> str:
+    """Why a run cannot be in a folder that is a file, or below one. Empty if no file is in the way."""
+    if not storage.is_local:
+        return ""
+    root = Path(storage.path(""))
+    for place in (root, *root.parents):
+        if os.path.lexists(place):
+            if os.path.isdir(place):  # noqa: PTH112  Path.is_dir raises where one may not look
+                return ""
+            what = "a file" if os.path.isfile(place) else "not a folder"  # noqa: PTH113  the same
+            below = "" if place == root else f", and the run would be below it, in {root}"
+            return (
+                f"checkpoint.path: {place} is {what}{below}. Write a folder, which need not exist yet, such as "
+                f"{place.with_name(place.name + '-run') if what == 'a file' else 'runs/NAME'}"
+            )
+    return ""
+
+
 def _try_all(storage: Storage, probe: str) -> None:
     """Do all operations below the folder `probe`.
 
