@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fsspec.implementations.memory import MemoryFileSystem
 
-from planner.base.disk import no_room
+from planner.base.disk import no_folder_above, no_room
 from planner.errors import DiskFull, PlannerError, StoreError
 from planner.store.storage import Storage, reason_of
 
@@ -71,17 +71,15 @@ def file_in_the_way(storage: Storage) -> str:
     if not storage.is_local:
         return ""
     root = Path(storage.path(""))
-    for place in (root, *root.parents):
-        if os.path.lexists(place):
-            if os.path.isdir(place):  # noqa: PTH112  Path.is_dir raises where one may not look
-                return ""
-            what = "a file" if os.path.isfile(place) else "not a folder"  # noqa: PTH113  the same
-            below = "" if place == root else f", and the run would be below it, in {root}"
-            return (
-                f"checkpoint.path: {place} is {what}{below}. Write a folder, which need not exist yet, such as "
-                f"{place.with_name(place.name + '-run') if what == 'a file' else 'runs/NAME'}"
-            )
-    return ""
+    if (place := no_folder_above(root)) is None:
+        return ""
+    is_file = os.path.isfile(place)  # noqa: PTH113  Path.is_file raises where one may not look
+    below = "" if place == root else f", and the run would be below it, in {root}"
+    other = place.with_name(f"{place.name}-run") if is_file else "runs/NAME"
+    return (
+        f"checkpoint.path: {place} is {'a file' if is_file else 'not a folder'}{below}. Write a folder, which need not "
+        f"exist yet, such as {other}"
+    )
 
 
 def _try_all(storage: Storage, probe: str) -> None:

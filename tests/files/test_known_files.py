@@ -11,6 +11,7 @@ from planner.files.known_files import known_file
 from planner.recipes import read_recipe
 from planner.runner.job_argument import read_job
 from planner.store.run_folder import no_run_error
+from planner.store.storage import Storage
 
 ROOT = Path(__file__).parents[2]
 JOB = (ROOT / "jobs/own_loop.yaml").read_text()
@@ -174,6 +175,14 @@ def test_a_job_in_a_clusters_place_is_named(tmp_path):
     (file := tmp_path / "job.yaml").write_text(JOB)
     with pytest.raises(ClusterError, match=r"found a job of planner\. Write a file for `ray up`"):
         read_cluster(file)
+
+
+def test_a_path_below_a_file_is_no_run_and_names_the_file(tmp_path):
+    (tmp_path / "mine").write_text("x")
+    run = tmp_path / "mine/run"
+    with pytest.raises(StoreError) as caught:
+        Storage(str(run)).names("manifests")
+    assert str(caught.value) == f"{run}: no folder here, because {tmp_path}/mine is not one. Check the path"
 
 
 def test_a_file_in_a_runs_place_says_which_folder_to_write(tmp_path):
