@@ -5,7 +5,7 @@ import shlex
 from planner.errors import RecipeError
 from planner.files.known_files import is_job
 from planner.files.messages import escape
-from planner.recipes import accelerate_system, systems, unsupported
+from planner.recipes import accelerate_system, deepspeed_system, systems, unsupported
 from planner.recipes.source import RecipeSource, find_source
 
 
@@ -37,4 +37,5 @@ def _text(found: RecipeSource, path: str) -> str:
         )
     if system is None:
         return ""
-    return f"found a recipe of {system.title}, not a job. Make a job of it: planner convert {path}"
+    what = "a DeepSpeed configuration" if system is deepspeed_system.SYSTEM else f"a recipe of {system.title}"
+    return f"found {what}, not a job. Make a job of it: planner convert {path}"

@@ -79,9 +79,9 @@ def test_a_recipe_is_sent_to_convert(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path(name).write_text(RECIPES[name])
     (line,) = lines_of(name)
-    system = "DeepSpeed" if name == "ds.json" else "TRL"
+    what = "a DeepSpeed configuration" if name == "ds.json" else "a recipe of TRL"
     quoted = f"'{name}'" if " " in name else name
-    assert line == f"{name}: found a recipe of {system}, not a job. Make a job of it: planner convert {quoted}"
+    assert line == f"{name}: found {what}, not a job. Make a job of it: planner convert {quoted}"
 
 
 def test_a_recipe_of_a_system_that_planner_does_not_read_is_named(tmp_path):
