@@ -25,6 +25,12 @@ def expanded(path: str) -> Path:
         return Path(path)
 
 
+def no_folder_above(path: Path) -> Path | None:
+    """What is at the path, or at the nearest path above it that exists, if that is no folder. None if it is one."""
+    there = next((place for place in (path, *path.parents) if os.path.lexists(place)), None)
+    return None if there is None or os.path.isdir(there) else there  # noqa: PTH112  Path.is_dir may raise
+
+
 def absolute_url(path: str) -> str:
     """A URL unchanged, a local path made absolute, so that a process in another directory can use it."""
     return path if "://" in path else str(expanded(path).absolute())

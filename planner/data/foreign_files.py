@@ -162,6 +162,16 @@ def text_notes(heads: Sequence[tuple[Path, bytes]]) -> tuple[str, ...]:
     return (f"{counts}, and their bytes are trained on as they are ({file} is {form.name}). {_GLOB}",)
 
 
+def binary_name(head: bytes) -> str:
+    """What a file in a binary format is, such as `a parquet file`. Empty if planner does not know the format.
+
+    Args:
+        head: its first `HEAD_BYTES` bytes.
+    """
+    form = _binary_form(head)
+    return form.name if form else ""
+
+
 def _binary_form(head: bytes) -> _Form | None:
     return next((form for form in _BINARY_FORMS if form.begins(head)), None)
 

@@ -16,10 +16,11 @@ from planner.base.disk import expanded, local_folder, read_bounded
 from planner.base.extras import how_to_install
 from planner.data.chat_template import ChatTemplate
 from planner.data.examples import BadRow, Conversation, Example, PlainText, PromptCompletions
-from planner.data.model_files import CONFIG, require_readable
+from planner.data.model_files import CONFIG, not_found_text, require_readable
 from planner.data.rust_errors import require_caught, tokenizing, without_backtrace
 from planner.data.samples import Ids
 from planner.data.tokenizer import MarkedText, Marks, PromptText
+from planner.data.tokenizer_files import require_vocabulary, why_not_loaded
 from planner.errors import DataError, UserError, printable
 from planner.job import HfModel
 
@@ -71,12 +72,15 @@ class HfTokenizer:
         """
         where = f"model.path: the tokenizer of {model.path}"
         try:
+            import transformers
             from transformers import AutoConfig, AutoTokenizer
         except ImportError as error:
             raise DataError(f"{where}: the library transformers is not installed: {how_to_install('hf')}") from error
         escape_logs()
         if folder := _folder(model):
             _require_readable(folder, where)
+        if here := local_folder(model.path):
+            require_vocabulary(here, where)
         try:
             path = str(local_folder(model.path) or model.path)
             # trust_remote_code is explicit: without it, transformers would ask on a terminal whether to run the code.
@@ -85,7 +89,9 @@ class HfTokenizer:
             config = AutoConfig.from_pretrained(path, revision=model.revision, trust_remote_code=False)
         except BaseException as error:  # errors of the hub, of JSON, of the folder, and Rust's panics
             require_caught(error)
-            raise DataError(f"{where} cannot be loaded: {' '.join(str(error).split())[:300] or repr(error)}") from error
+            raise DataError(f"{where}{why_not_loaded(folder, error, transformers)}") from error
+        if found := _folder(model):  # what was downloaded, too
+            require_vocabulary(found, where)
         if not tokenizer.is_fast:
             raise DataError(f"{where} is not a fast one (it has no tokenizer.json). Convert it first")
         if tokenizer.eos_token_id is None:
@@ -278,14 +284,13 @@ def _folder(model: HfModel) -> Path | None:
         if cached is not None:  # the cache knows that the hub has no such file
             return None
         HfApi().repo_info(model.path, revision=model.revision, timeout=_HUB_TIMEOUT_S)
-    except HFValidationError:
-        pass  # a path, not a name: loading reports what is wrong with it
-    except Exception as error:  # errors of the hub's client, of httpx, and OSError
-        reason = next(iter(str(error).splitlines()), "")
+    except HFValidationError as error:
         raise DataError(
-            f"model.path: no folder {model.path} here (relative to where planner is run), nor on the hub: "
-            f"{type(error).__name__}: {reason}"
+            f"model.path: {model.path[:200]}: no such folder (relative to {Path.cwd()}), and not a name on the hub. "
+            f"Write the folder that has {CONFIG}"
         ) from error
+    except Exception as error:  # errors of the hub's client, of httpx, and OSError
+        raise DataError(not_found_text(model.path, error)) from error
     return None
 
 

@@ -17,7 +17,7 @@ from planner.base.disk import expanded, open_regular, read_bounded
 from planner.base.extras import how_to_install
 from planner.base.permissions import is_within
 from planner.data.json_types import shown
-from planner.errors import UserError
+from planner.errors import UserError, shortened
 from planner.job import HfModel, Job
 
 CONFIG = "config.json"
@@ -35,6 +35,9 @@ _MODEL_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _MOST_LAYERS = 4096
 _MOST_POSITIONS = 2**40
+# A token that is read and one to predict (`model.context` of a job).
+_LEAST_CONTEXT = 2
+_MOST_REASON = 200
 # The largest header that the safetensors library reads (its `MAX_HEADER_SIZE`).
 _MAX_HEADER_BYTES = 100_000_000
 
@@ -109,10 +112,32 @@ def folder_of(path: str, revision: str | None = None) -> Path:
     try:
         return Path(snapshot_download(path, revision=revision, allow_patterns=list(_WANTED)))
     except Exception as error:  # errors of the hub's client, of httpx, and OSError
-        raise UserError(
-            f"model.path: no folder {path} here (relative to where planner is run), nor on the hub: "
-            f"{type(error).__name__}: {_first_line(error)}"
-        ) from error
+        raise UserError(not_found_text(path, error)) from error
+
+
+def not_found_text(path: str, error: Exception) -> str:
+    """The error for a model that is neither a folder, nor in the hub's cache, nor to be had from the hub.
+
+    Args:
+        path: `model.path` of the job.
+        error: what the hub's client raised.
+    """
+    from huggingface_hub.constants import HF_HUB_CACHE
+    from huggingface_hub.errors import GatedRepoError, OfflineModeIsEnabled, RepositoryNotFoundError
+
+    if isinstance(error, OfflineModeIsEnabled):
+        reason = "HF_HUB_OFFLINE is set. Write a folder, or download the model with HF_HUB_OFFLINE=0"
+    elif isinstance(error, GatedRepoError):
+        reason = "the model is gated. Ask for access on its page, and log in with hf auth login"
+    elif isinstance(error, RepositoryNotFoundError):
+        reason = "it has no such model. Correct the name, or log in with hf auth login if the model is private"
+    else:
+        # Some of the client's errors stand for an error of the network.
+        told = shortened(f"{type(error).__name__}: {_first_line(error)}", _MOST_REASON)
+        reason = f"{told}. Check the network, or write a folder"
+    return (
+        f"model.path: no folder {path} here (relative to {Path.cwd()}), nor in {HF_HUB_CACHE}, nor on the hub: {reason}"
+    )
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -266,6 +291,8 @@ def _require_context(folder: Path, config: dict[str, Any], context: int) -> None
     if kind in ("dynamic", "longrope"):
         # Their frequencies depend on the longest sample of a micro-batch, so on which samples share it.
         longest = original or known[0]
+    if longest < _LEAST_CONTEXT:
+        raise UserError(f"{folder / CONFIG}: it knows {longest} positions, too few for a sample. Copy the file again")
     if context > longest:
         raise UserError(
             f"model.context is {context}, and {folder / CONFIG} knows {longest} positions"

@@ -13,7 +13,8 @@ from planner.errors import ClusterError
 from planner.files.bounded_yaml import BoundedLoader
 from planner.files.cluster_section import CheckedMapping, shown
 from planner.files.ec2_types import known_resources
-from planner.files.kuberay import KINDS, read_kuberay
+from planner.files.known_files import KINDS, NO_YAML, is_job, is_ray_up, known_file
+from planner.files.kuberay import read_kuberay
 from planner.files.messages import Mistake, cut, escape, listed, quote
 from planner.files.text_file import Unreadable, read_text
 
@@ -21,8 +22,10 @@ from planner.files.text_file import Unreadable, read_text
 _MAX_WORKERS = 2
 # Mixes are counted type by type. Real clusters have less than a tenth of this.
 _MOST_TYPES = 300
-# What PyYAML's constructors raise for a wrong tag (`!!int x`), an invalid date, or 1,000 brackets.
-_NO_YAML = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+_WRITE_CLUSTER = (
+    "Write a file for `ray up` (with provider and available_node_types) or for KubeRay "
+    f"(with kind: {' or '.join(KINDS)})"
+)
 
 
 def read_cluster(path: str | Path) -> Cluster:
@@ -36,7 +39,7 @@ def read_cluster(path: str | Path) -> Cluster:
     source = escape(str(path))
     mistakes: list[Mistake] = []
     try:
-        root = CheckedMapping(values=_document(read_text(path, "cluster file")), mistakes=mistakes)
+        root = CheckedMapping(values=_document(read_text(path, "cluster file"), str(path)), mistakes=mistakes)
     except Unreadable as error:
         raise ClusterError(listed(source, [Mistake(text=str(error))])) from None
     cluster = read_kuberay(root) if root.values.get("kind") in KINDS else _read_ray_up(root)
@@ -46,7 +49,7 @@ def read_cluster(path: str | Path) -> Cluster:
     return cluster
 
 
-def _document(text: str) -> dict[Any, Any]:
+def _document(text: str, path: str) -> dict[Any, Any]:
     """The one document that describes a cluster."""
     try:
         documents = list(yaml.load_all(text, Loader=BoundedLoader))
@@ -54,26 +57,21 @@ def _document(text: str) -> dict[Any, Any]:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise Unreadable(f"{where}found a YAML mistake ({cut(error.problem or '', 200)}). Correct it") from None
-    except _NO_YAML as error:
+    except NO_YAML as error:
         reason = escape(next(iter(str(error).splitlines()), type(error).__name__)[:100])
         raise Unreadable(
             f"found what YAML cannot read ({reason}). Correct it, or write the path of a cluster file"
         ) from None
     found = [document for document in documents if isinstance(document, dict)]
-    clusters = [document for document in found if _is_ray_up(document) or document.get("kind") in KINDS]
+    clusters = [document for document in found if is_ray_up(document) or document.get("kind") in KINDS]
     if len(clusters) == 1:
         return clusters[0]
     if clusters:
         raise Unreadable(f"found {len(clusters)} clusters. Write one per file")
-    what = shown((found or documents or [None])[0])
-    raise Unreadable(
-        f"found {what}. Write a file for `ray up` (with provider and available_node_types) or for KubeRay "
-        f"(with kind: {' or '.join(KINDS)})"
-    )
-
-
-def _is_ray_up(document: dict[Any, Any]) -> bool:
-    return "kind" not in document and ("provider" in document or "available_node_types" in document)
+    if known := known_file(path, text):
+        raise Unreadable(f"found {known.what}, not a cluster. {_WRITE_CLUSTER}")
+    what = "a job of planner" if any(map(is_job, found)) else shown((found or documents or [None])[0])
+    raise Unreadable(f"found {what}. {_WRITE_CLUSTER}")
 
 
 def _read_ray_up(root: CheckedMapping) -> Cluster | None:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +21,8 @@ from planner.job import Job
 _FORBIDDEN = re.compile("[^\t\n -~\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _BARE_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 
-Hint = Callable[[str, Collection[str]], str]
-"""(source, top-level keys) -> the error for a file that is not a job, such as a recipe. Empty if it may be a job."""
 
-
-def no_hint(_source: str, _keys: Collection[str]) -> str:
-    """A hint that takes every file for a job."""
-    return ""
-
-
-def read_job(path: str | Path, overrides: Sequence[str] = (), *, hint: Hint = no_hint) -> Job:
+def read_job(path: str | Path, overrides: Sequence[str] = ()) -> Job:
     """The job in a YAML file of UTF-8 text, at most 1 MiB.
 
     Args:
@@ -38,7 +30,6 @@ def read_job(path: str | Path, overrides: Sequence[str] = (), *, hint: Hint = no
         overrides: each is `key.path=value`. They are applied in order before the job is checked, and add missing
             sections. A value that starts with a quote, `[` or `{` is read as YAML. Any other is one plain scalar, so
             `data.path=*.txt` needs no quotes.
-        hint: recognises files that are not jobs. Only used without overrides.
 
     Raises:
         JobError: the file cannot be read, or is wrong. The message has one line per mistake.
@@ -48,17 +39,16 @@ def read_job(path: str | Path, overrides: Sequence[str] = (), *, hint: Hint = no
         text = read_text(path, "job file")
     except Unreadable as error:
         raise job_error(source, [Mistake(text=str(error))]) from None
-    return parse_job(text, source=source, overrides=overrides, hint=hint)
+    return parse_job(text, source=source, overrides=overrides)
 
 
-def parse_job(text: str, *, source: str = "job", overrides: Sequence[str] = (), hint: Hint = no_hint) -> Job:
+def parse_job(text: str, *, source: str = "job", overrides: Sequence[str] = ()) -> Job:
     """The job in a YAML text.
 
     Args:
         text: the YAML.
         source: the name that begins each line of an error.
         overrides: `key.path=value`, applied in order before the job is checked, as in `read_job`.
-        hint: recognises texts that are not jobs. Only used without overrides.
 
     Raises:
         JobError: the text or an override is wrong. The message has one line per mistake.
@@ -66,8 +56,6 @@ def parse_job(text: str, *, source: str = "job", overrides: Sequence[str] = (), 
     source = escape(source)
     reader = Reader(source=source, text=_readable(text, source))
     mapping = reader.document()
-    if not overrides and (not_a_job := hint(source, mapping.keys())):
-        raise job_error(source, [Mistake(text=not_a_job)])
     _take_format(mapping, reader)
     for override in overrides:
         _lay_over(mapping, override, reader)

@@ -13,7 +13,6 @@ from planner.files.cluster_section import CheckedMapping
 from planner.files.messages import escape
 from planner.files.quantities import amount, check_amount, check_limits
 
-KINDS = ("RayCluster", "RayJob")
 # Numbers of pods are int32 in KubeRay's definition. A group without maxReplicas has the largest one.
 _POD_BITS = 31
 _MOST_PODS = 2**_POD_BITS - 1

@@ -46,10 +46,7 @@ class Order:
         if self.num_held_out < 0:
             raise DataError(f"num_held_out is {self.num_held_out}. Write 0 or more")
         if self.num_samples < 1:
-            raise DataError(
-                f"the data has {self.num_rows} rows and {self.num_held_out} are held out, so none is left to train on. "
-                f"Hold out at most {max(0, self.num_rows - 1)}, or add data"
-            )
+            raise DataError(_none_left(self.num_rows, self.num_held_out))
         # Making both checks the size and the seed here, not at the first batch.
         self._shuffles()
         self._split()
@@ -105,6 +102,18 @@ class Order:
 
     def _split(self) -> Permutations:
         return Permutations(size=self.num_rows, seed=_SPLIT_SEED, purpose=_HELD_OUT)
+
+
+def _none_left(rows: int, held_out: int) -> str:
+    """Why no row is left to train on, and what to do. With one row, none can be held out."""
+    if rows < 1:
+        return "the data has no rows, so there is none to train on. Add data"
+    fix = f"Hold out at most {rows - 1}" if rows > 1 else "Hold out none (eval.samples 0)"
+    found = f"{rows} rows" if rows > 1 else "1 row"
+    return (
+        f"the data has {found} and {held_out} {'are' if held_out > 1 else 'is'} held out, so none is left to train on. "
+        f"{fix}, or add data"
+    )
 
 
 def _check_range(what: str, start: int, stop: int, limit: int) -> None:

@@ -9,6 +9,7 @@ key, and what its own system does at any GPU count (`Recipe.foreign`). The room 
 
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.job_text import job_of
+from planner.recipes.looks_like import looks_like
 from planner.recipes.read import read_recipe
 from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Draft, Note, Recipe, Rewrite, Trap
 from planner.recipes.rewrite import needs_job, rewrite
@@ -31,6 +32,7 @@ __all__ = [
     "System",
     "Trap",
     "job_of",
+    "looks_like",
     "needs_job",
     "read_recipe",
     "rewrite",

@@ -1,13 +1,16 @@
 """Finds the system of a recipe: the first one that recognises it. A refusal says what the recipe looks like."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from difflib import get_close_matches
+from pathlib import Path
 
-from planner.errors import PlannerError
+from planner.errors import PlannerError, RecipeError
+from planner.files.known_files import SHELL_SUFFIXES, known_file
 from planner.files.messages import cut
 from planner.recipes import job_system, systems, trl_system, unsupported
 from planner.recipes.command import KNOWN_COMMANDS
-from planner.recipes.config_reader import recipe_error
+from planner.recipes.config_reader import recipe_error, text_of
 from planner.recipes.source import RecipeSource
 from planner.recipes.system import System
 from planner.recipes.unsupported import readable
@@ -46,6 +49,17 @@ def system_of(found: RecipeSource) -> System:
     raise recipe_error(found.source, text, *map(str, broken))
 
 
+def other_kind(path: str) -> str:
+    """The refusal of a file that is no recipe of any system, such as a cluster's file. Empty if it is not known.
+
+    Python files and scripts have texts of their own.
+    """
+    with suppress(RecipeError):
+        known = known_file(path, text_of(path)) if Path(path).suffix not in {".py", *SHELL_SUFFIXES} else None
+        return known.instead_of("a recipe") if known else ""
+    return ""
+
+
 def _near_miss(found: RecipeSource, added: Sequence[System]) -> str:
     """The first system's reason why the recipe is almost one of its own, empty if no system has one."""
     asked = (system.near_miss(found) for system in (*systems.KNOWN.values(), *added) if system.near_miss)
@@ -53,6 +67,8 @@ def _near_miss(found: RecipeSource, added: Sequence[System]) -> str:
 
 
 def _unknown(found: RecipeSource) -> str:
+    if found.kind == "keys" and (known := other_kind(found.path)):
+        return known
     match found.kind:
         case "TOML":
             return f"found TOML, which no supported system uses. planner reads {readable()}"

@@ -11,7 +11,6 @@ from typing import Any
 from planner.recipes.dpo_batching import DpoFacts
 from planner.recipes.drafting import (
     DATA_OF,
-    DatasetSource,
     RecipeOptions,
     carry,
     finish,
@@ -20,14 +19,15 @@ from planner.recipes.drafting import (
     names_of,
     order_sections,
     set_batch,
-    set_data,
     set_optimizer,
     set_workers,
 )
+from planner.recipes.drafting_data import set_data
 from planner.recipes.entries import Entry, KeyReader
 from planner.recipes.forks import Fork, fork_of, text_or_value
 from planner.recipes.hydra_trackers import set_trackers
 from planner.recipes.recipe import Draft, Recipe
+from planner.recipes.row_sources import DatasetSource
 from planner.recipes.upstream_defaults import DPO_DEFAULTS, DPO_MODELS, DPO_REASONS
 
 LOSSES = ("sft", "dpo", "ipo")

@@ -90,7 +90,7 @@ class DpoFacts(Sliced):
         if self.unit == "pair":
             text = f"batch_size {self.batch} counts pairs. The README's effective batch size counts two sequences each."
             made.append(Trap(name="pairs", text=text))
-        if not self.is_sharded:
+        if not self.is_sharded and max(options.counts) > 1:
             text = f"{self.trainer} is one process: more GPUs hold more layers, but do not shorten a step."
             made.append(Trap(name="one process", text=text))
         if self.is_bf16 and self.is_sharded:
@@ -132,8 +132,10 @@ class DpoFacts(Sliced):
         text = f"eval_every {self.eval_every} is below batch_size {self.batch}. It becomes 0, and `% 0` ends the run."
         return Trap(name="eval_every", text=text)
 
-    def _tail(self, options: CheckOptions) -> Trap:
+    def _tail(self, options: CheckOptions) -> Trap | None:
         rows = options.rows
+        if rows and not rows % self.batch:
+            return None
         lost = f"{rows % self.batch} of {rows}" if rows else f"rows mod {self.batch} (--rows N counts them)"
         text = (
             f"The last rows of an epoch that fill no batch are dropped: {lost}. planner continues into the next epoch."

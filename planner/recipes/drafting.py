@@ -1,7 +1,7 @@
 """Steps that the readers of all systems share to draft a planner job from a recipe."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,17 +10,12 @@ from planner.job import Train
 from planner.job.objectives import OURS
 from planner.plan.limits import MAX_GLOBAL_BATCH, MAX_MICRO
 from planner.recipes.entries import KeyReader
-from planner.recipes.recipe import Draft, Note
+from planner.recipes.recipe import Draft
 from planner.recipes.scalars import Unresolved, number, written
 
 # Methods whose loss a planner objective computes as the recipe's system does. Any other needs the user's own loop.
 DATA_OF = {method: OURS[method].data[0] for method in ("sft", "dpo", "ipo", "simpo", "kto")}
 _MOST_WORKERS = 64
-_ROWS = {
-    "chat": '{"messages": [{"role": ..., "content": ...}, ...]}',
-    "pairs": '{"prompt": ..., "chosen": ..., "rejected": ...}',
-    "feedback": '{"prompt": ..., "completion": ..., "label": true or false}',
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,21 +38,6 @@ class RecipeOptions:
     """whether the largest micro-batch of one GPU must be known"""
     env: Mapping[str, str] = field(default_factory=dict)
     """shell variables of a script, by name"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DatasetSource:
-    """A data set that a recipe names."""
-
-    name: str
-    config: str | None = None
-    split: str | None = None
-    weight: Any = None
-    """the share of its rows that is taken, None for all"""
-    seed: int = 0
-    """the seed of the shuffle before a share is taken"""
-    hub: bool = True
-    """whether `datasets.load_dataset` can load it by this name"""
 
 
 def job_name(*candidates: Any) -> str:
@@ -104,45 +84,6 @@ def set_workers(draft: Draft, batch: int, gpus: int | None) -> None:
     """Sets `workers.max` to 64, or to the recipe's GPU count if that is larger, but not above the batch."""
     most = min(max(_MOST_WORKERS, gpus or 1), batch)
     draft.derive("workers", {"max": most}, f"workers.max {most}: the batch is exact at every count up to it")
-
-
-def set_data(draft: Draft, kind: str, datasets: Sequence[DatasetSource]) -> None:
-    """Sets `data.kind` and a placeholder `data.path`, and adds how to save the data sets there to the to-do list."""
-    names = [each.name.rstrip("/").rpartition("/")[2] or each.name for each in datasets]
-    folder = "data/" + (re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(dict.fromkeys(names)))[:80].strip("-") or "NAME")
-    draft.set("data.kind", kind)
-    draft.set("data.path", folder)
-    draft.remarks["data.path"] = "a placeholder: see to do"
-    shown = ", ".join(each.name + (f" ({each.split})" if each.split else "") for each in datasets) or "no data set"
-    draft.derived.append(
-        Note(key="data", text=f"data.kind {kind}, data.path {folder}: the recipe names {cut(shown, 200)}")
-    )
-    draft.to_do.append(_saving(kind, folder, datasets))
-
-
-def _saving(kind: str, folder: str, datasets: Sequence[DatasetSource]) -> str:
-    """How to save data sets of the hub, with a shell command on a second line. For others the form of their rows."""
-    rows = f"rows such as {_ROWS[kind]}"
-    if not datasets or not all(each.hub for each in datasets):
-        names = ", ".join(each.name for each in datasets) or "the data"
-        return f"write {cut(names, 200)} into {folder}/ as jsonl, with {rows}"
-    loads = [_load(each) for each in datasets]
-    whole = loads[0] if len(datasets) == 1 else f"concatenate_datasets([{', '.join(loads)}])"
-    names = "load_dataset" if len(datasets) == 1 else "concatenate_datasets, load_dataset"
-    return (
-        f"save the data once with the command below. Its rows must have the form {_ROWS[kind]}\n"
-        f'python -c "from datasets import {names}; {whole}.save_to_disk({folder!r})"'
-    )
-
-
-def _load(dataset: DatasetSource) -> str:
-    """Python that loads the rows which the alignment-handbook takes. It shuffles before it takes a share."""
-    config = f", {dataset.config!r}" if dataset.config and dataset.config != "default" else ""
-    load = f"load_dataset({dataset.name!r}{config}, split={dataset.split or 'train'!r})"
-    share = dataset.weight
-    if not isinstance(share, int | float) or isinstance(share, bool) or share >= 1:
-        return load
-    return f"(lambda d: d.shuffle(seed={dataset.seed}).select(range(int(len(d) * {share!r}))))({load})"
 
 
 def names_of(value: Any) -> list[str]:

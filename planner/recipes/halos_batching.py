@@ -158,12 +158,12 @@ class HalosFacts(Sliced):
         made = [
             self.fork.trap(),
             self._nowhere(options),
-            self._clip(),
+            self._clip(options),
             self._kto(options),
             self._grpo(options),
             self._varies(),
             self._eval_accumulation(),
-            self._no_sync(),
+            self._no_sync(options),
             self._n_examples_trap(),
             self._one_gpu(options),
             self._tail(options),
@@ -191,8 +191,8 @@ class HalosFacts(Sliced):
         )
         return Trap(name="starts nowhere", text=text)
 
-    def _clip(self) -> Trap | None:
-        if not self.is_fsdp or self.is_legacy or not self.clips:
+    def _clip(self, options: CheckOptions) -> Trap | None:
+        if not self.is_fsdp or self.is_legacy or not self.clips or max(options.counts) == 1:
             return None
         norm = f"to {number(self.clip_norm)} " if self.clip_norm else ""
         text = (
@@ -264,8 +264,10 @@ class HalosFacts(Sliced):
         )
         return Trap(name="evaluation", text=text)
 
-    def _no_sync(self) -> Trap | None:
+    def _no_sync(self, options: CheckOptions) -> Trap | None:
         if self.accumulation == 1 or not self.is_fsdp or self.is_legacy or self.method == "ppo":
+            return None
+        if max(options.counts) == 1:  # one GPU holds the whole gradient anyway
             return None
         text = (
             "Accumulation runs under no_sync: each GPU holds the gradient of the whole model, 2 bytes per parameter "
@@ -291,8 +293,14 @@ class HalosFacts(Sliced):
         )
         return Trap(name="one GPU", text=text)
 
-    def _tail(self, options: CheckOptions) -> Trap:
+    def _tail(self, options: CheckOptions) -> Trap | None:
         rows, size = options.rows, self.lowered_to
+        is_whole = bool(rows and not rows % size)
+        if (is_whole and self.is_legacy) or (not self.is_legacy and max(options.counts) == 1):
+            return None
+        if is_whole:
+            text = "At 2 and more GPUs the evaluation set is cut to a multiple of the training batch."
+            return Trap(name="epoch ends", text=text)
         lost = f"{rows % size} of {rows}" if rows else f"rows mod {size} (--rows N counts them)"
         if self.is_legacy:
             text = f"The last rows of an epoch that fill no batch are dropped: {lost}."

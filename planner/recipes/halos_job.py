@@ -5,7 +5,6 @@ from typing import Any
 from planner.recipes.accelerate import LaunchSettings
 from planner.recipes.drafting import (
     DATA_OF,
-    DatasetSource,
     RecipeOptions,
     carry,
     job_name,
@@ -13,16 +12,17 @@ from planner.recipes.drafting import (
     order_sections,
     plain,
     set_batch,
-    set_data,
     set_optimizer,
     set_workers,
     whole_if,
 )
+from planner.recipes.drafting_data import set_data
 from planner.recipes.entries import KeyReader
 from planner.recipes.halos_batching import HalosFacts
 from planner.recipes.halos_loss import OF_HUMANLINE, note_loss, set_objective
 from planner.recipes.hydra_trackers import set_trackers
 from planner.recipes.recipe import Draft, Note
+from planner.recipes.row_sources import DatasetSource
 from planner.recipes.scalars import number
 from planner.recipes.upstream_defaults import HALOS_DEFAULTS
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from planner.recipes.drafting import DatasetSource
 from planner.recipes.entries import Entry, KeyReader
 from planner.recipes.recipe import Draft
+from planner.recipes.row_sources import DatasetSource
 from planner.recipes.trl_keys import OLDER_HANDBOOK
 
 MIXER = "dataset_mixer"

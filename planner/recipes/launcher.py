@@ -21,9 +21,12 @@ _WORLD = "WORLD_SIZE"
 _STEPS = "gradient_accumulation_steps"
 _PYTHON = re.compile(r"(?:^|/)python[\d.]*$")
 _LAUNCHERS = re.compile(
-    r"(?:^|[/.])(?:accelerate|accelerate-launch|launch|run|torchrun|deepspeed|srun|mpirun|mpiexec|horovodrun|trl)$"
+    r"(?:^|[/.])(?:accelerate|accelerate-launch|launch|torchrun|deepspeed|srun|mpirun|mpiexec|horovodrun|trl)$"
     r"|accelerate\.commands\.|torch\.distributed\."
 )
+_PLAIN_LAUNCHERS = re.compile(r"(?:^|/)(?:torchrun|deepspeed|mpirun|mpiexec)$|torch\.distributed\.")
+_OF_ACCELERATE = re.compile(r"(?:^|[/.])(?:accelerate|accelerate-launch|trl)$|accelerate\.commands\.")
+_ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
 # Files in trl/accelerate_configs of TRL 0.19 to 1.16. Each says 8 processes and bf16.
 SHIPPED_BY_TRL = ("fsdp1", "fsdp2", "multi_gpu", "zero1", "zero2", "zero3")
 ONE_PROCESS = "single_gpu"
@@ -58,13 +61,20 @@ def launch_of(command: Command, options: RecipeOptions, keys: KeyReader, source:
 
 def is_alone(command: Command) -> bool:
     """Whether Python starts the script without a launcher, in one process."""
-    starts = [word for word in command.launched if _PYTHON.search(word)]
-    return bool(starts) and not is_launched(command)
+    words = [word for word in command.launched if not _ASSIGNED.match(word)]
+    starts = not words or ("uv" in words and "run" in words) or any(map(_PYTHON.search, words))
+    return starts and not is_launched(command)
 
 
 def is_launched(command: Command) -> bool:
     """Whether a launcher, such as accelerate or torchrun, starts the script."""
     return any(_LAUNCHERS.search(word) for word in command.launched)
+
+
+def never_shards(command: Command) -> bool:
+    """Whether a launcher starts the script that reads no file of accelerate, such as torchrun."""
+    is_plain = any(_PLAIN_LAUNCHERS.search(word) for word in command.launched)
+    return is_plain and not any(_OF_ACCELERATE.search(word) for word in command.launched)
 
 
 def _refuse(keys: KeyReader, section: str, found: Mapping[str, str]) -> None:

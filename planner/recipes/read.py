@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from planner.errors import RecipeError
 from planner.recipes.config_reader import recipe_error
-from planner.recipes.detect import system_of
+from planner.recipes.detect import other_kind, system_of
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.recipe import Recipe
-from planner.recipes.source import find_source
+from planner.recipes.source import RecipeSource, find_source
 
 
 def read_recipe(path: str, arguments: Sequence[str] = (), options: RecipeOptions | None = None) -> Recipe:
@@ -23,7 +24,7 @@ def read_recipe(path: str, arguments: Sequence[str] = (), options: RecipeOptions
         JobError: the recipe is a planner job file with mistakes.
     """
     options = options or RecipeOptions()
-    found = find_source(path, arguments, options.env)
+    found = _source(path, arguments, options)
     system = system_of(found)
     assert system.read is not None
     if found.repeats and not system.takes_repeats:
@@ -31,3 +32,17 @@ def read_recipe(path: str, arguments: Sequence[str] = (), options: RecipeOptions
     recipe = system.read(found, options)
     named = found.command.launcher.get("--config_file", "") if found.command else ""
     return replace(recipe, system=system.name, title=system.title, launch_file=options.accelerate or named)
+
+
+def _source(path: str, arguments: Sequence[str], options: RecipeOptions) -> RecipeSource:
+    """The source of a recipe.
+
+    Raises:
+        RecipeError: it cannot be read. A file of another kind is named, such as a list of packages.
+    """
+    try:
+        return find_source(path, arguments, options.env)
+    except RecipeError:
+        if known := other_kind(path):
+            raise recipe_error(path, known) from None
+        raise

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from planner.files.known_files import SHELL_SUFFIXES
 from planner.files.messages import cut
 from planner.recipes import checkout, unsupported
 from planner.recipes.command import Command, command_of, continued, is_command, other_of_trl, starts_program
@@ -16,7 +17,6 @@ from planner.recipes.entries import flat
 from planner.recipes.repeats import RepeatedKey
 
 YAML = (".yaml", ".yml", ".json")
-_SHELL = (".sh", ".bash", ".zsh", ".slurm", ".sbatch")
 _PYTHON_KEY = re.compile(r"^([a-z_]\w*)[ \t]*=[^=]", re.MULTILINE)
 
 
@@ -94,7 +94,7 @@ def _file(found: RecipeSource) -> RecipeSource:
             return _command(found, place.parent)
         if place.suffix == ".py":
             return replace(found, kind="Python", keys=tuple(_PYTHON_KEY.findall(text)))
-        if place.suffix in _SHELL or text.startswith("#!"):
+        if place.suffix in SHELL_SUFFIXES or text.startswith("#!"):
             return _script(found)
     repeats: list[RepeatedKey] = []
     tree = mapping_of(text, found.source, repeats)

@@ -70,7 +70,9 @@ class TrlFacts:
     is_alone: bool = False
     """whether Python starts the script without a launcher"""
     is_launched: bool = False
-    """whether the recipe is a command with a launcher"""
+    """whether a launcher starts the script, by the recipe's command or by an accelerate file"""
+    may_shard: bool = True
+    """whether the script may run under FSDP, although nothing read says so"""
     resumes: bool = False
     """whether the recipe names a checkpoint to resume from"""
     handbook_keys: tuple[str, ...] = ()
@@ -162,13 +164,13 @@ class TrlFacts:
         made = [
             self._silent(options),
             self._schedule(options),
-            self._kto(),
+            self._kto(options),
             self._grpo(options),
             self._varies(),
             self._not_divided(options),
             self._repeats(options),
             self._last_step(options),
-            self._no_sync(),
+            self._no_sync(options),
             self._versions(options),
             self._handbook(),
             not_read(self.unread),
@@ -177,7 +179,8 @@ class TrlFacts:
         if self.packs:
             text = "The unit is a packed row, so the number of conversations in a batch depends on their lengths."
             made.append(Trap(name="packing", text=text))
-        if not self.is_launched:
+        # Under a launcher or DeepSpeed each process has one GPU.
+        if not self.is_launched and self.launch_kind != "DEEPSPEED" and max(options.counts) > 1:
             made.append(data_parallel(self.micro * self.accumulation, is_alone=self.is_alone))
         return [trap for trap in made if trap]
 
@@ -194,7 +197,7 @@ class TrlFacts:
         return Trap(name="no global batch", text=text)
 
     def _schedule(self, options: CheckOptions) -> Trap | None:
-        if not self.max_steps or all(self.outcome(count).verdict == "exact" for count in options.counts):
+        if not self.max_steps or all(self.outcome(count).verdict != "other batch" for count in options.counts):
             return None
         text = (
             f"max_steps {self.max_steps} counts steps of any batch, so another GPU count trains on another amount of "
@@ -202,10 +205,14 @@ class TrlFacts:
         )
         return Trap(name="max_steps", text=text)
 
-    def _kto(self) -> Trap | None:
-        if self.method != "kto" or self.micro < 2:
+    def _kto(self, options: CheckOptions) -> Trap | None:
+        """Only at as many GPUs as the batch has completions is 1 the only micro-batch that keeps the batch."""
+        if self.method != "kto" or self.micro < 2 or self.batch not in options.counts:
             return None
-        text = "TRL refuses a micro-batch of 1, because each completion's KL partner is another one in its micro-batch."
+        text = (
+            f"Batch {self.batch} at {self.batch} GPUs needs micro-batches of 1. TRL refuses them, because each "
+            "completion's KL partner is another one in its micro-batch."
+        )
         return Trap(name="KTO micro-batch", text=text)
 
     def _grpo(self, options: CheckOptions) -> Trap | None:
@@ -243,7 +250,7 @@ class TrlFacts:
         return Trap(name="accumulation not divided", text=text)
 
     def _repeats(self, options: CheckOptions) -> Trap | None:
-        if not self.even_batches or self.drops_last or self.splits_batches:
+        if not self.even_batches or self.drops_last or self.splits_batches or max(options.counts) == 1:
             return None
         if options.rows is None:
             text = (
@@ -264,6 +271,8 @@ class TrlFacts:
     def _last_step(self, options: CheckOptions) -> Trap | None:
         if self.accumulation == 1 or self.method == "sft":
             return None
+        if options.rows and not any(options.rows % self.batch_at(count) for count in options.counts):
+            return None
         modern = None if options.transformers is None else version_of(options.transformers) >= (5, 0)
         old = f"divides the last, partial step of an epoch by {self.accumulation}, too, so its rows weigh less"
         if modern:
@@ -271,8 +280,11 @@ class TrlFacts:
         who = f"transformers {options.transformers}" if modern is False else "transformers 4.53 (5.x does not)"
         return Trap(name="last step of an epoch", text=f"{who} {old}. planner has no partial steps.")
 
-    def _no_sync(self) -> Trap | None:
+    def _no_sync(self, options: CheckOptions) -> Trap | None:
         if self.accumulation == 1 or self.launch_kind not in {"", "FSDP"}:
+            return None
+        is_unsaid = not self.launch_kind and (self.is_alone or not self.may_shard)
+        if is_unsaid or max(options.counts) == 1:
             return None
         begin = "Under FSDP" if self.launch_kind else "If the script starts under FSDP"
         text = (

@@ -4,9 +4,11 @@ from typing import Any
 
 from planner.job.objectives import OURS
 from planner.recipes import handbook_v03
-from planner.recipes.drafting import DatasetSource, carry, set_data
+from planner.recipes.drafting import carry, plain
+from planner.recipes.drafting_data import set_data
 from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Draft
+from planner.recipes.row_sources import DatasetSource
 
 
 def set_data_of(draft: Draft, keys: KeyReader, method: str) -> None:
@@ -119,11 +121,42 @@ def _datasets(keys: KeyReader, draft: Draft) -> tuple[list[DatasetSource], set[s
                         name=each["id"],
                         config=str(config) if config else None,
                         split=str(split) if split else None,
+                        columns=tuple(str(column) for column in _listed(each.get("columns"))),
                     )
                 )
         return found, columns
+    if isinstance(listed := keys.value("datasets"), list):
+        return _of_trl(listed, draft, columns), columns
     name = keys.value("dataset_name")
     if not isinstance(name, str):
         return [], columns
     config, split = keys.value("dataset_config"), keys.value("dataset_train_split", "train")
     return [DatasetSource(name=name, config=str(config) if config else None, split=str(split))], columns
+
+
+def _of_trl(listed: list[Any], draft: Draft, columns: set[str]) -> list[DatasetSource]:
+    """The data sets of TRL's own list `datasets`, each with the arguments of `load_dataset`. Adds their columns."""
+    found, parts = [], []
+    for each in listed:
+        if not isinstance(each, dict) or not isinstance(each.get("path"), str):
+            continue
+        kept = tuple(str(column) for column in _listed(each.get("columns")))
+        columns |= {*kept}
+        config, split, folder = (each.get(key) for key in ("name", "split", "data_dir"))
+        if each.get("fraction") is not None:
+            parts.append(f"{each['path']} {plain(each['fraction'])}")
+        source = DatasetSource(
+            name=each["path"],
+            config=str(config) if config else None,
+            split=str(split) if split else None,
+            files=each.get("data_files"),
+            folder=str(folder) if folder else None,
+            columns=kept,
+        )
+        found.append(source)
+    if parts:
+        text = (
+            "datasets: the recipe mixes fractions of these data sets (fraction). Take their first rows in those shares"
+        )
+        draft.to_do.append(f"{text}: {', '.join(parts)}")
+    return found

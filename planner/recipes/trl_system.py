@@ -12,7 +12,7 @@ from planner.recipes.command import HYDRA_SCRIPTS, Command, other_of_trl
 from planner.recipes.config_reader import beside, mapping_of, recipe_error, text_of
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.entries import Entry, KeyReader, flat
-from planner.recipes.launcher import is_alone, is_launched, launch_of
+from planner.recipes.launcher import is_alone, is_launched, launch_of, never_shards
 from planner.recipes.overrides import overrides
 from planner.recipes.recipe import Recipe
 from planner.recipes.render_trl import render, to_trl
@@ -73,6 +73,8 @@ def _of_file(found: RecipeSource, options: RecipeOptions) -> Recipe:
     keys.mistakes += [_no_override(argument) for argument in others]
     launch = read_launch(options.accelerate) if options.accelerate else None
     recipe = trl.read(keys, options, script="", launch=launch)
+    if launch and isinstance(facts := recipe.foreign, TrlFacts):
+        recipe = replace(recipe, foreign=replace(facts, is_launched=True))
     keys.raise_mistakes()
     # As options of the recipe's own command, they win over its file.
     arguments = tuple(_as_option(argument) for argument in found.arguments)
@@ -120,7 +122,9 @@ def _of_command(found: RecipeSource, command: Command, options: RecipeOptions) -
     recipe = replace(recipe, script_path=command.path)
     if isinstance(facts := recipe.foreign, TrlFacts):
         alone = is_alone(command)
-        recipe = replace(recipe, foreign=replace(facts, is_alone=alone, is_launched=is_launched(command)))
+        launched = is_launched(command) or bool(options.accelerate)
+        shards = keys.has("fsdp") or not never_shards(command)
+        recipe = replace(recipe, foreign=replace(facts, is_alone=alone, is_launched=launched, may_shard=shards))
         if alone and facts.splits_batches:
             keys.refuse(SPLITS, "Python alone starts one process for all GPUs: start the script by accelerate launch")
     for argument in others:

@@ -18,6 +18,7 @@ from planner.runner.tracking_child import check_trackers
 from planner.store.newest import Newest, newest_commit
 from planner.store.records import Manifest
 from planner.store.run_folder import RunFolder
+from planner.store.run_place import file_in_the_way
 from planner.store.storage import Storage
 
 
@@ -119,6 +120,8 @@ def _newest(run: RunFolder) -> Newest:
     try:
         run.storage.names("manifests")
     except StoreError as error:
+        if text := file_in_the_way(run.storage):
+            raise StoreError(text) from error
         advice = "Check that this storage can be reached, or choose another checkpoint.path"
         raise type(error)(f"{error}. {advice}") from error
     return newest_commit(run)

@@ -20,9 +20,16 @@ __all__ = ["RunFolder", "commit_name", "commit_of", "job_digest", "job_file", "n
 
 def no_run_error(url: str) -> StoreError:
     """The error for a folder without a run."""
-    found = "this is a file" if Path(url).is_file() else "no run.json"
+    if Path(url).is_file():
+        own = next((folder for folder in list(Path(url).parents)[:2] if (folder / "run.json").is_file()), None)
+        fix = (
+            f"Write the folder of its run, {own}"
+            if own
+            else "Write the run's folder, which a job names as checkpoint.path"
+        )
+        return StoreError(f"{url}: no run here (this is a file). {fix}")
     return StoreError(
-        f"{url}: no run here ({found}). Check the path, or list the runs in a folder: planner runs FOLDER"
+        f"{url}: no run here (no run.json). Check the path, or list the runs in a folder: planner runs FOLDER"
     )
 
 

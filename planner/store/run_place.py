@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fsspec.implementations.memory import MemoryFileSystem
 
-from planner.base.disk import no_room
+from planner.base.disk import no_folder_above, no_room
 from planner.errors import DiskFull, PlannerError, StoreError
 from planner.store.storage import Storage, reason_of
 
@@ -63,6 +63,22 @@ def in_memory_text(url: str) -> str:
     return (
         f"{url}: each process has a memory:// of its own, so the driver and the workers would not see each other's "
         "files. Set checkpoint.path to a folder that every node sees, or to a URL such as s3://bucket/run"
+    )
+
+
+def file_in_the_way(storage: Storage) -> str:
+    """Why a run cannot be in a folder that is a file, or below one. Empty if no file is in the way."""
+    if not storage.is_local:
+        return ""
+    root = Path(storage.path(""))
+    if (place := no_folder_above(root)) is None:
+        return ""
+    is_file = os.path.isfile(place)  # noqa: PTH113  Path.is_file raises where one may not look
+    below = "" if place == root else f", and the run would be below it, in {root}"
+    other = place.with_name(f"{place.name}-run") if is_file else "runs/NAME"
+    return (
+        f"checkpoint.path: {place} is {'a file' if is_file else 'not a folder'}{below}. Write a folder, which need not "
+        f"exist yet, such as {other}"
     )
 
 

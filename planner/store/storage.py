@@ -13,7 +13,15 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem, make_path_posix
 
 from planner.base import progress_counter
-from planner.base.disk import NotRegularError, disk_full_text, no_room, open_regular, read_part, sync_folder
+from planner.base.disk import (
+    NotRegularError,
+    disk_full_text,
+    no_folder_above,
+    no_room,
+    open_regular,
+    read_part,
+    sync_folder,
+)
 from planner.base.permissions import is_within, make_folder, opener_within
 from planner.errors import DiskFull, PlannerError, StoreError, Unreachable, shortened
 
@@ -363,6 +371,8 @@ def _translated(url: str, name: str) -> Iterator[None]:
         if "://" not in url and not isinstance(error, OSError):
             raise
         kind = StoreError if isinstance(error, _NOT_THERE) else Unreachable
+        if isinstance(error, NotADirectoryError) and (place := no_folder_above(Path(url))):
+            raise kind(f"{url}: no folder here, because {place} is not one. Check the path") from error
         raise kind(f"{url}: cannot use {name or 'the folder'}: {reason_of(error)}") from error
 
 

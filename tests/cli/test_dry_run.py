@@ -276,7 +276,10 @@ def test_a_run_whose_name_is_gone_says_so(cli, longer):
         ("memory://x", "memory://x: each process has a memory:// of its own"),
         ("/proc/x", "/proc/x: cannot write there"),
         ("/sys/x", "/sys/x: cannot write there"),
-        ("/dev/null/x", "/dev/null/x: cannot use manifests: Not a directory. Check that this storage can be reached"),
+        (
+            "/dev/null/x",
+            "checkpoint.path: /dev/null is not a folder, and the run would be below it, in /dev/null/x. ",
+        ),
         ("http://127.0.0.1:1/x", "http://127.0.0.1:1/x: cannot use manifests: "),
         ("data://x", "data://x: cannot use manifests: its file system has no such operation"),
         ("zip://none.zip", "zip://none.zip: cannot be opened ("),
@@ -289,6 +292,18 @@ def test_a_place_that_can_hold_no_run_is_refused_by_dry_run_and_run(cli, job, pa
     assert (dry.code, dry.out) == (1, "")
     assert dry.err.startswith(f"planner: {says}")
     assert dry.err.count("\n") == 1
+
+
+def test_a_file_in_the_runs_place_is_named(cli, job, tmp_path):
+    """The file itself or one above the run, and what to write."""
+    (file := tmp_path / "mine").write_text("x")
+    for path, below in (("mine", ""), ("mine/a/run", f", and the run would be below it, in {file}/a/run")):
+        for more in (["--dry-run"], []):
+            answer = cli("run", job, "--set", f"checkpoint.path={path}", *more)
+            told = f"planner: checkpoint.path: {file} is a file{below}. Write a folder, which need not exist yet"
+            assert answer.err == f"{told}, such as {file}-run\n"
+            assert (answer.code, answer.out) == (1, "")
+    assert file.read_text() == "x"
 
 
 def test_a_place_without_hard_links_is_refused_by_dry_run_and_run(cli, job, tmp_path, monkeypatch):

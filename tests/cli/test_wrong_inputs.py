@@ -171,10 +171,10 @@ WRONG = [
     setting("run", "data.kind=jsonl", "data.path=rows.jsonl", "data.field=body", says="no text under 'body'"),
     setting("run", "eval.samples=110", says="110 are held out"),
     setting("run", "eval.samples=100000", says="100000 are held out"),
-    setting("run", "data.path=missing.txt", "checkpoint.path=file", code=1, says="Not a directory"),
+    setting("run", "data.path=missing.txt", "checkpoint.path=file", code=1, says="file is a file"),
     # -- the run's folder
-    setting("run", "checkpoint.path=file", code=1, says="Not a directory"),
-    setting("run", "checkpoint.path=file/run", code=1, says="Not a directory"),
+    setting("run", "checkpoint.path=file", code=1, says="file is a file"),
+    setting("run", "checkpoint.path=file/run", code=1, says="file is a file"),
     setting("run", "checkpoint.path=/proc/x", code=1, says="/proc/x: cannot write there"),
     setting("run", f"checkpoint.path={LONG}", code=1, says="File name too long"),
     setting("run", "checkpoint.path=nope://x/y", code=1, says="nope"),

@@ -294,7 +294,7 @@ def test_another_tokenizer_makes_another_data_set(folders, tmp_path):
 
 @pytest.mark.parametrize("content", [None, "{}"])
 def test_a_folder_without_a_tokenizer_is_refused(content, tmp_path, monkeypatch):
-    """With the reason of the library, in one line, and without a look at the hub."""
+    """In one line of planner's own, and without a look at the hub."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     (tmp_path / "model").mkdir()
     if content:
@@ -361,6 +361,7 @@ def test_conversations_whose_tokens_are_not_those_of_their_whole_text_are_counte
 def test_a_name_that_is_nowhere_is_asked_for_once(tmp_path, monkeypatch, answer):
     """And after the data: a misspelt folder's name is one that the hub could have."""
     import huggingface_hub
+    from huggingface_hub.constants import HF_HUB_CACHE
 
     asked = []
 
@@ -382,6 +383,6 @@ def test_a_name_that_is_nowhere_is_asked_for_once(tmp_path, monkeypatch, answer)
         open_conversations(data, model, no_progress)
     assert asked == [("models/tinny", True)]
     assert str(caught.value) == (
-        "model.path: no folder models/tinny here (relative to where planner is run), nor on the hub: OSError: "
-        "[Errno -2] Name or service not known"
+        f"model.path: no folder models/tinny here (relative to {Path.cwd()}), nor in {HF_HUB_CACHE}, nor on the hub: "
+        "OSError: [Errno -2] Name or service not known. Check the network, or write a folder"
     )

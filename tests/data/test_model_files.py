@@ -55,6 +55,7 @@ def test_a_whole_folder_passes(folder):
     [
         ({"architectures": ["LlamaForSequenceClassification"]}, "is not a causal language model with a head"),
         ({"quantization_config": {"bits": 4}}, "its weights are quantized"),
+        ({"max_position_embeddings": 1}, "it knows 1 positions, too few for a sample. Copy the file again"),
         ({"max_position_embeddings": 32}, "model.context is 64, and .* knows 32 positions. Write model.context: 32"),
         (
             {"max_position_embeddings": 32, "rope_parameters": {"rope_type": "dynamic", "factor": 4.0}},

@@ -29,7 +29,6 @@ from planner.job import (
 )
 from planner.job.objectives import OURS
 from planner.job.resource_names import refusal
-from planner.runner.job_argument import recipe_hint
 from planner.store.run_folder import job_file
 
 MINIMAL = """\
@@ -555,21 +554,6 @@ def test_more_workers_than_samples_are_not_asked_for():
     (line,) = lines_of(changed(BATCH, "batch: {global: 3, max_micro: 4}\nworkers: {min: 4}"))
     assert line.startswith("job: workers.min 4 is above batch.global 3, and each worker needs a sample of every step")
     assert parse_job(changed(BATCH, "batch: {global: 3, max_micro: 4}\nworkers: {min: 3}")).workers.min == 3
-
-
-@pytest.mark.parametrize(
-    ("text", "whose"),
-    [
-        ("model_name_or_path: m\nper_device_train_batch_size: 8\nlearning_rate: 1e-6\n", "a TRL recipe"),
-        ("train_batch_size: 64\nzero_optimization: {stage: 3}\n", "a DeepSpeed configuration"),
-    ],
-)
-def test_a_recipe_of_another_system_is_sent_to_convert(text, whose):
-    """In one line, not one for each of its keys."""
-    with pytest.raises(JobError) as caught:
-        parse_job(text, source="a recipe.yaml", hint=recipe_hint)
-    told = f"found {whose}, not a job. Make a job of it: planner convert 'a recipe.yaml'"
-    assert str(caught.value) == f"a recipe.yaml: {told}"
 
 
 @pytest.mark.parametrize(("theirs", "ours"), sorted(ELSEWHERE.items()))

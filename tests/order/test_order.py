@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import re
 
 import numpy as np
 import pytest
@@ -186,6 +187,27 @@ def test_the_refusal_says_the_numbers_and_the_way_out():
     """The error names both counts and the most that can be held out."""
     with pytest.raises(DataError, match=r"5 rows and 7 are held out.*at most 4"):
         Order(num_rows=5, num_held_out=7, seed=0)
+
+
+@given(num_rows=st.integers(0, 4), num_held_out=st.integers(0, 6))
+def test_the_way_out_of_the_refusal_is_one(num_rows, num_held_out):
+    """The most that can be held out is accepted, and is never 0: then the error says to hold out none."""
+    if num_rows > num_held_out:
+        Order(num_rows=num_rows, num_held_out=num_held_out, seed=0)
+        return
+    with pytest.raises(DataError) as caught:
+        Order(num_rows=num_rows, num_held_out=num_held_out, seed=0)
+    text = str(caught.value)
+    most = re.search(r"at most (\d+)", text)
+    if most:
+        assert int(most[1]) >= 1
+        Order(num_rows=num_rows, num_held_out=int(most[1]), seed=0)
+    elif num_rows == 1:
+        assert "Hold out none (eval.samples 0), or add data" in text
+        Order(num_rows=1, num_held_out=0, seed=0)
+    else:
+        assert text == "the data has no rows, so there is none to train on. Add data"
+    assert "1 rows" not in text
 
 
 @pytest.mark.parametrize("seed", [-1, 2**64])

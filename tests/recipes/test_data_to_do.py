@@ -1,0 +1,284 @@
+"""The data of a converted recipe: a file that planner reads becomes `data.path`, and the to-do's code runs for others.
+
+The code is executed without a network, on files, folders and a data set in the hub's cache.
+"""
+
+import json
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from planner.data.rows import read_rows
+from planner.recipes import RecipeOptions, job_of, read_recipe
+from planner.recipes.drafting_data import python_command, set_data
+from planner.recipes.recipe import Draft
+from planner.recipes.row_sources import DatasetSource
+
+PAIRS = [{"prompt": f"p{n}", "chosen": "yes", "rejected": "no"} for n in range(4)]
+OPTIONS = RecipeOptions(gpus=2, method="dpo")
+RECIPE = "model_name_or_path: m\nper_device_train_batch_size: 2\nlearning_rate: 1.0e-6\n"
+
+
+@pytest.fixture(autouse=True)
+def offline(tmp_path, monkeypatch):
+    """An empty folder without a network, and a cache of its own for the datasets library."""
+    import datasets
+    import huggingface_hub
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
+
+
+def write(path, rows):
+    """The rows in a file of the form that its name says."""
+    from datasets import Dataset
+
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    kind, table = Path(path).suffix, Dataset.from_list(rows)
+    if kind == ".parquet":
+        table.to_parquet(path)
+    elif kind in {".csv", ".tsv"}:
+        table.to_csv(path, index=False, sep="\t" if kind == ".tsv" else ",")
+    elif kind == ".json":
+        Path(path).write_text(json.dumps(rows))
+    else:
+        Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def cache(name, rows):
+    """A data set of the hub as the datasets library keeps it after a download."""
+    from datasets import config, load_dataset
+
+    write("made.jsonl", rows)
+    loaded = load_dataset("json", data_files="made.jsonl", split="train")
+    made = Path(loaded.cache_files[0]["filename"])
+    short = name.split("/")[-1]
+    kept = Path(config.HF_DATASETS_CACHE, name.replace("/", "___"), "default/0.0.0/abc")
+    shutil.copytree(made.parent, kept)
+    (kept / made.name).rename(kept / f"{short}-train.arrow")
+    info = json.loads((kept / "dataset_info.json").read_text())
+    (kept / "dataset_info.json").write_text(json.dumps({**info, "dataset_name": short}))
+    Path("made.jsonl").unlink()
+
+
+def converted(text):
+    """(data section, to-dos) of a recipe file."""
+    Path("recipe.yaml").write_text(text)
+    recipe = read_recipe("recipe.yaml", (), OPTIONS)
+    job_of(recipe)
+    return recipe.draft.job["data"], recipe.draft.to_do
+
+
+def commands(to_do):
+    """The code of each command in the to-do list, which a shell passes on unchanged."""
+    lines = [line for text in to_do for line in text.split("\n")[1:]]
+    for line in lines:
+        program, flag, code = shlex.split(line)
+        assert (program, flag) == ("python", "-c")
+        compile(code, "the to-do", "exec")
+    return [shlex.split(line)[2] for line in lines]
+
+
+def texts(data):
+    """The prompts that planner reads at the job's `data.path`."""
+    return [str(row.fields["prompt"]) for row in read_rows(data["path"], data.get("split"))]
+
+
+def trained_on(text):
+    """The prompts that the job trains on when the to-do's code has run, and whether there was any code."""
+    data, to_do = converted(text)
+    code = commands(to_do)
+    for each in code:
+        exec(each, {})
+    return texts(data), bool(code)
+
+
+ALL = ["p0", "p1", "p2", "p3"]
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "in/rows.json", "./rows.jsonl", "rows.parquet", "my rows $(x).jsonl"])
+def test_a_file_that_planner_reads_becomes_the_path_and_needs_no_to_do(name):
+    write(name, PAIRS)
+    data, to_do = converted(f"{RECIPE}dataset_name: {json.dumps(name)}\n")
+    assert data["path"] == name
+    assert texts(data) == ALL
+    assert not commands(to_do)
+    assert not [text for text in to_do if "data.path" in text or "save the data" in text]
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.tsv", "data/rows.csv", 'it\'s "$(x)" `x`.csv'])
+def test_the_code_for_a_file_of_another_form_runs(name):
+    write(name, PAIRS)
+    assert trained_on(f"{RECIPE}dataset_name: {json.dumps(name)}\n") == (ALL, True)
+
+
+def test_a_compressed_file_is_loaded_too():
+    import gzip
+
+    with gzip.open("rows.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps(row) + "\n" for row in PAIRS)
+    assert trained_on(f"{RECIPE}dataset_name: rows.jsonl.gz\n") == (ALL, True)
+
+
+@pytest.mark.parametrize("name", ["pairs", "data/pairs", "./pairs", "a/b/c/pairs"])
+def test_the_code_for_a_folder_of_files_runs(name):
+    """Also where the folder has the name under which the rows would be saved."""
+    write(f"{name}/train.jsonl", PAIRS)
+    write(f"{name}/test.jsonl", PAIRS[:1])
+    assert trained_on(f"{RECIPE}dataset_name: {name}\n") == (ALL, True)
+    assert trained_on(f"{RECIPE}dataset_name: {name}\n") == (ALL, True)
+    assert trained_on(f"{RECIPE}dataset_name: {name}\ndataset_train_split: test\n") == (ALL[:1], True)
+    assert sorted(file.name for file in Path(name).iterdir()) == ["test.jsonl", "train.jsonl"]
+
+
+def test_a_folder_that_save_to_disk_wrote_becomes_the_path():
+    from datasets import Dataset, DatasetDict
+
+    Dataset.from_list(PAIRS).save_to_disk("one")
+    DatasetDict({"train": Dataset.from_list(PAIRS), "late": Dataset.from_list(PAIRS[2:])}).save_to_disk("several")
+    assert trained_on(f"{RECIPE}dataset_name: one\n") == (ALL, False)
+    assert trained_on(f"{RECIPE}dataset_name: several\n") == (ALL, False)
+    assert trained_on(f"{RECIPE}dataset_name: several\ndataset_train_split: late\n") == (ALL[2:], False)
+
+
+def test_the_code_for_a_data_set_in_the_hubs_cache_runs():
+    cache("org/pairs", PAIRS)
+    assert trained_on(f"{RECIPE}dataset_name: org/pairs\n") == (ALL, True)
+    assert trained_on(f"{RECIPE}dataset_name: org/pairs\ndataset_streaming: true\n") == (ALL, True)
+    assert trained_on(f"{RECIPE}dataset_name: org/pairs\ndataset_config: default\n") == (ALL, True)
+    assert trained_on(f"{RECIPE}dataset_name: org/pairs\ndataset_train_split: 'train[:50%]'\n") == (ALL[:2], True)
+
+
+def test_a_share_of_a_file_is_saved_and_not_the_whole_file():
+    write("rows.jsonl", PAIRS)
+    assert trained_on(f"{RECIPE}dataset_name: rows.jsonl\ndataset_train_split: 'train[1:3]'\n") == (ALL[1:3], True)
+
+
+def test_a_mixture_of_files_folders_and_names_is_joined():
+    """Of each only the columns that the recipe keeps, or the data sets could not be joined."""
+    cache("org/pairs", PAIRS)
+    write("rows.jsonl", [{**row, "note": 3} for row in PAIRS[:1]])
+    write("rows.csv", PAIRS[1:2])
+    write("folder/train.jsonl", PAIRS[2:3])
+    columns = "columns: [prompt, chosen, rejected]"
+    listed = "".join(f"  - {{id: {id_}, {columns}}}\n" for id_ in ("rows.jsonl", "rows.csv", "folder", "org/pairs"))
+    found, has_code = trained_on(f"{RECIPE}dataset_mixture:\n  datasets:\n{listed}")
+    assert (found, has_code) == ([*ALL[:3], *ALL], True)
+    half = f"  - {{id: rows.jsonl, weight: 0.5, {columns}}}\n  - {{id: folder, {columns}}}\n"
+    assert trained_on(f"{RECIPE}dataset_mixture:\n  datasets:\n{half}") == (["p2"], True)
+
+
+def test_the_list_of_trl_has_the_arguments_of_load_dataset():
+    write("a/rows.jsonl", PAIRS[:2])
+    write("a/more.jsonl", PAIRS[2:])
+    one = "datasets:\n  - {path: json, data_files: a/rows.jsonl}\n"
+    assert trained_on(RECIPE + one) == (ALL[:2], False)
+    several = "datasets:\n  - {path: json, data_files: [a/rows.jsonl, a/more.jsonl]}\n"
+    assert trained_on(RECIPE + several) == (ALL, True)
+    by_split = "datasets:\n  - {path: json, data_files: {late: a/more.jsonl}, split: late}\n"
+    assert trained_on(RECIPE + by_split) == (ALL[2:], True)
+    below = "datasets:\n  - {path: json, data_dir: a}\n  - {path: a, split: train, columns: [prompt]}\n"
+    assert commands(converted(RECIPE + below)[1])
+    parts = "datasets:\n  - {path: a, fraction: 0.3}\n  - {path: org/b, fraction: 0.7}\n"
+    assert any("a 0.3, org/b 0.7" in text for text in converted(RECIPE + parts)[1])
+
+
+def test_the_older_handbook_takes_folders_of_a_split():
+    """Its script loads `FOLDER/SPLIT` with load_from_disk."""
+    from datasets import Dataset
+
+    Dataset.from_list(PAIRS).save_to_disk("mine/train_prefs")
+    text = f"{RECIPE}beta: 0.1\ndataset_mixer:\n  mine: 1.0\ndataset_splits: [train_prefs, test_prefs]\n"
+    assert trained_on(text) == (ALL, False)
+
+
+@pytest.mark.parametrize(
+    ("command", "method"),
+    [
+        ("python train.py model=pythia28 datasets=[FILE] loss=dpo loss.beta=0.1 exp_name=x batch_size=8", None),
+        ("accelerate launch --num_processes 2 dpo.py --model_name_or_path m --dataset_name FILE", "dpo"),
+        ("trl dpo --num_processes 2 --model_name_or_path m --dataset_name FILE", "dpo"),
+    ],
+)
+def test_a_command_with_a_file_trains_on_that_file(command, method):
+    write("rows.jsonl", PAIRS)
+    recipe = read_recipe(command.replace("FILE", "rows.jsonl"), (), RecipeOptions(gpus=2, method=method))
+    assert recipe.draft.job["data"]["path"] == "rows.jsonl"
+    assert not commands(recipe.draft.to_do)
+
+
+def test_a_file_that_is_not_there_is_said_and_not_asked_of_the_hub(tmp_path):
+    data, to_do = converted(f"{RECIPE}dataset_name: data/rows.jsonl\n")
+    told = f"data.path: found nothing at data/rows.jsonl (relative to {tmp_path}). Put the data there"
+    assert data["path"] == "data/rows.jsonl"
+    assert any(text.startswith(told) for text in to_do)
+    assert not commands(to_do)
+    data, to_do = converted(f"{RECIPE}dataset_name: /nowhere/rows.csv\n")
+    (code,) = commands(to_do)
+    assert "load_dataset('csv', data_files='/nowhere/rows.csv'" in code
+    assert data["path"] == "data/rows"
+
+
+def test_a_file_with_rows_of_another_form_is_said():
+    write("rows.jsonl", [{"question": "a", "answer": "b"}])
+    data, to_do = converted(f"{RECIPE}dataset_name: rows.jsonl\n")
+    (text,) = (text for text in to_do if "data.path" in text)
+    assert text.startswith("data.path: the first row of rows.jsonl cannot be used: the keys answer, question")
+    assert data["path"] == "rows.jsonl"
+    Path("rows.jsonl").write_text("")
+    assert any("rows.jsonl has no rows" in text for text in converted(f"{RECIPE}dataset_name: rows.jsonl\n")[1])
+
+
+ODD_NAMES = [
+    *("org/it's", 'org/"x"', "org/$(touch harmed)", "org/`touch harmed`", "org/a\\b", "org/x'); import os; ('"),
+    *("a\nb", "!x", "org/\x1b[31m", "org/\u202e"),
+]
+
+
+def command_for(name):
+    draft = Draft()
+    set_data(draft, "pairs", [DatasetSource(name=name, config="it's $x", split="train")])
+    return draft.job["data"]["path"], draft.to_do
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_no_name_becomes_code(name):
+    """The code has it as one text, with only characters that can be shown."""
+    path, to_do = command_for(name)
+    called = []
+
+    class Loaded:
+        def save_to_disk(self, folder):
+            called.append(folder)
+
+    def load_dataset(*names, **_others):
+        called.append(names)
+        return Loaded()
+
+    (code,) = commands(to_do)
+    assert code.isprintable()
+    exec(code.removeprefix("from datasets import load_dataset; "), {"load_dataset": load_dataset})
+    assert called == [(name, "it's $x"), path]
+
+
+@pytest.mark.process
+def test_a_shell_replaces_nothing_in_the_code():
+    lines, codes = [], []
+    for name in ODD_NAMES:
+        _, to_do = command_for(name)
+        codes += commands(to_do)
+        lines += to_do[-1].split("\n")[1:]
+    script = "\n".join(["python() { printf '%s\\n' \"$2\"; }", *lines])
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == codes
+    assert not Path("harmed").exists()
+
+
+def test_code_without_special_characters_stays_easy_to_read():
+    assert python_command("print('a')") == "python -c \"print('a')\""
