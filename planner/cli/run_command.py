@@ -67,7 +67,7 @@ def run(
     spec = read_job(job, set_ or [])
     out = console(stderr=as_json)
     display = display_on(out)
-    prepared = prepare(spec, fields, display, check_data=not address)
+    prepared = prepare(spec, fields, display, check_data=not address, file=job, command="run")
     if prepared.finished:
         display.say(f"{prepared.url}: {prepared.finished_text}, nothing to do")
         _print_json(prepared.url, wanted=as_json)

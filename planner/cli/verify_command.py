@@ -12,6 +12,7 @@ import typer
 from planner.base.text import counted
 from planner.cli.counts import parse_history
 from planner.cli.options import DryRunOption, JobArgument, JsonOption, SetOption, console, terminal_width
+from planner.data.job_paths import require_paths
 from planner.errors import UserError
 from planner.job import Job
 from planner.provenance.compare import Check
@@ -64,7 +65,9 @@ def verify(
     sizes = _sizes(history, steps)
     if on_gpus and through_ray:
         raise UserError("--gpu trains in local processes. Leave out --ray")
-    spec = rehearsal_of(read_job(job, set_ or []), steps, on_gpus=on_gpus)
+    written = read_job(job, set_ or [])
+    require_paths(written, job, "verify")
+    spec = rehearsal_of(written, steps, on_gpus=on_gpus)
     if dry_run:
         _print_dry_run(histories(spec, sizes, through_ray=through_ray), as_json=as_json)
         return

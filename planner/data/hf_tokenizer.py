@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.base.disk import expanded, local_folder, read_bounded
+from planner.base.disk import expanded, local_folder, place_text, read_bounded
 from planner.base.extras import how_to_install
 from planner.data.chat_template import ChatTemplate
 from planner.data.examples import BadRow, Conversation, Example, PlainText, PromptCompletions
@@ -283,7 +283,7 @@ def _folder(model: HfModel) -> Path | None:
     except Exception as error:  # errors of the hub's client, of httpx, and OSError
         reason = next(iter(str(error).splitlines()), "")
         raise DataError(
-            f"model.path: no folder {model.path} here (relative to where planner is run), nor on the hub: "
+            f"model.path: no folder {model.path}{place_text(model.path)}, nor on the hub: "
             f"{type(error).__name__}: {reason}"
         ) from error
     return None
@@ -296,4 +296,5 @@ def _template_file(model: HfModel) -> str | None:
         return read_bounded(expanded(model.chat_template), _MAX_TEMPLATE_BYTES).decode()
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the name
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise DataError(f"model.chat_template: cannot read {model.chat_template}: {reason}") from error
+        place = place_text(model.chat_template)
+        raise DataError(f"model.chat_template: cannot read {model.chat_template}{place}: {reason}") from error

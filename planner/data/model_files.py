@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from planner.base.disk import expanded, open_regular, read_bounded
+from planner.base.disk import expanded, open_regular, place_text, read_bounded
 from planner.base.extras import how_to_install
 from planner.base.permissions import is_within
 from planner.data.json_types import shown
@@ -81,7 +81,7 @@ def folder_here(path: str, revision: str | None = None) -> Path | None:
         return local
     if is_there or path.startswith(("/", ".", "~")) or path.count("/") > 1:
         what = "not a folder" if is_there else "no such folder"
-        raise UserError(f"model.path: {path}: {what}. Write the folder that has {CONFIG}")
+        raise UserError(f"model.path: {path}{place_text(path)}: {what}. Write the folder that has {CONFIG}")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
@@ -110,7 +110,7 @@ def folder_of(path: str, revision: str | None = None) -> Path:
         return Path(snapshot_download(path, revision=revision, allow_patterns=list(_WANTED)))
     except Exception as error:  # errors of the hub's client, of httpx, and OSError
         raise UserError(
-            f"model.path: no folder {path} here (relative to where planner is run), nor on the hub: "
+            f"model.path: no folder {path}{place_text(path)}, nor on the hub: "
             f"{type(error).__name__}: {_first_line(error)}"
         ) from error
 
