@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from planner.base.working_dir import as_submitted
 from planner.cli.options import (
     RESUME_VARIABLE,
     AcceptOption,
@@ -101,7 +102,7 @@ def closing_text(job: Job, result: RunResult) -> str:
     """How the run stands when its driver ends, and the next commands."""
     if not result.finished:
         return f"interrupted: {result.committed}. Resume with: {result.resume_command}"
-    code = ["--code", job.data.path] if job.is_own else []
+    code = ["--code", as_submitted(job.data.path)] if job.is_own else []
     again = shlex.join(["planner", "audit", result.url, *code])
     export = ["planner", "export", result.url, "-o", f"models/{job.name}"]
     more = f"\nExport it for transformers: {shlex.join(export)}" if isinstance(job.model, HfModel) else ""

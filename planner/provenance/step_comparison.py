@@ -161,7 +161,7 @@ class _Deriver:
         if header.job_digest not in self._opened:
             job = self._job(header)
             dataset, order = open_data(job)
-            identity = identity_of(job, dataset, order)
+            identity = identity_of(job, dataset, order, is_stored=True)
             # If the data is not the run's, the recorded number of samples is enough to check the schedule.
             samples = order.num_samples if identity.data == header.identity.data else header.num_samples
             self._opened[header.job_digest] = _Recipe(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from planner.base.disk import absolute_url
 from planner.base.wait_reports import reminded
+from planner.base.working_dir import as_submitted
 from planner.data import model_files
 from planner.data.base import AnyDataset
 from planner.data.job_paths import require_paths
@@ -110,7 +111,9 @@ def prepare(
         total_steps=total_steps(job, num_samples),
         committed=committed,
         passed_over=tuple(newest.notes),
-        notes=(*data[0].notes, *filter(None, [repeated_data_note(job, num_samples)])) if data else (),
+        notes=(
+            (*map(as_submitted, data[0].notes), *filter(None, [repeated_data_note(job, num_samples)])) if data else ()
+        ),
         changes=changes,
         adapters=adapters,
     )
