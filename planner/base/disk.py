@@ -36,6 +36,16 @@ def absolute_url(path: str) -> str:
     return path if "://" in path else str(expanded(path).absolute())
 
 
+def is_relative(path: str) -> bool:
+    """Whether a path starts at the folder that planner runs in: no URL, and not from the root or a home folder."""
+    return "://" not in path and not path.startswith(("/", "~"))
+
+
+def place_text(path: str) -> str:
+    """Which folder a relative path starts at, for an error about it: ` (relative to /home/me, where planner runs)`."""
+    return f" (relative to {Path.cwd()}, where planner runs)" if is_relative(path) else ""
+
+
 def is_file(path: str | Path) -> bool:
     """Whether `path` is a regular file. False for a name that is too long or contains a NUL."""
     return os.path.isfile(path)  # noqa: PTH113

@@ -11,6 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from planner.base.version import VERSION
+from planner.base.working_dir import as_submitted
 from planner.cli.commands import LazyGroup
 from planner.errors import PlannerError
 
@@ -54,7 +55,7 @@ def main() -> None:
 
 
 def _fail(text: str, exit_code: int) -> NoReturn:
-    for line in text.split("\n"):
+    for line in as_submitted(text).split("\n"):
         # A path or a value may contain control characters for the terminal.
         shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
         sys.stderr.write(f"planner: {shown}\n")

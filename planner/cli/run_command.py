@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from planner.base.working_dir import as_submitted
 from planner.cli.options import (
     RESUME_VARIABLE,
     AcceptOption,
@@ -67,7 +68,7 @@ def run(
     spec = read_job(job, set_ or [])
     out = console(stderr=as_json)
     display = display_on(out)
-    prepared = prepare(spec, fields, display, check_data=not address)
+    prepared = prepare(spec, fields, display, check_data=not address, file=job, command="run")
     if prepared.finished:
         display.say(f"{prepared.url}: {prepared.finished_text}, nothing to do")
         _print_json(prepared.url, wanted=as_json)
@@ -101,7 +102,7 @@ def closing_text(job: Job, result: RunResult) -> str:
     """How the run stands when its driver ends, and the next commands."""
     if not result.finished:
         return f"interrupted: {result.committed}. Resume with: {result.resume_command}"
-    code = ["--code", job.data.path] if job.is_own else []
+    code = ["--code", as_submitted(job.data.path)] if job.is_own else []
     again = shlex.join(["planner", "audit", result.url, *code])
     export = ["planner", "export", result.url, "-o", f"models/{job.name}"]
     more = f"\nExport it for transformers: {shlex.join(export)}" if isinstance(job.model, HfModel) else ""

@@ -12,9 +12,11 @@ import typer
 from planner.base.text import counted
 from planner.cli.counts import parse_history
 from planner.cli.options import DryRunOption, JobArgument, JsonOption, SetOption, console, terminal_width
+from planner.data.job_paths import require_paths
 from planner.errors import UserError
 from planner.job import Job
 from planner.provenance.compare import Check
+from planner.provenance.split_randomness import outcome
 from planner.report.dry_run_text import NOTHING_DONE
 from planner.report.text_columns import hanging
 from planner.runner.job_argument import read_job
@@ -24,6 +26,11 @@ from planner.runner.verify_job import verify as verify_job
 
 # More processes on one machine would only wait for each other.
 _MOST_WORKERS = 16
+_NOT_COMPARED = (
+    "verify: NOT COMPARED. The steps draw random numbers that depend on the split over workers, so the difference says "
+    "nothing about the job. Turn them off for the comparison, or use --set batch.equality=bitwise, where they do not "
+    "depend on it (it does not notice a mean in place of a sum)"
+)
 
 
 def verify(
@@ -50,14 +57,17 @@ def verify(
 ) -> None:
     """Train the job twice, at one world size and through several, and compare the two runs.
 
-    With batch.equality: bitwise, every bit must agree. With balanced, losses must agree to a stated tolerance.
-    Exits with 1 if they do not. It runs on the CPU, or with --gpu on GPUs.
+    With batch.equality: bitwise, every bit must agree. With balanced, losses must agree to a stated tolerance, both
+    without dropout, whose masks depend on the world size. Exits with 1 if they do not, or cannot be compared.
+    It runs on the CPU, or with --gpu on GPUs.
     Example: planner verify job.yaml --history 4,3,5,1
     """
     sizes = _sizes(history, steps)
     if on_gpus and through_ray:
         raise UserError("--gpu trains in local processes. Leave out --ray")
-    spec = rehearsal_of(read_job(job, set_ or []), steps, on_gpus=on_gpus)
+    written = read_job(job, set_ or [])
+    require_paths(written, job, "verify")
+    spec = rehearsal_of(written, steps, on_gpus=on_gpus)
     if dry_run:
         _print_dry_run(histories(spec, sizes, through_ray=through_ray), as_json=as_json)
         return
@@ -75,16 +85,12 @@ def verify(
 
     with ended_like_ctrl_c():
         checks = verify_job(spec, sizes, through_ray=through_ray, on_gpus=on_gpus, say=say)
-    passed = all(check.passed for check in checks)
     if as_json:
-        rows = [{"what": check.what, "passed": check.passed, "words": check.detail} for check in checks]
-        device = "cuda" if on_gpus else "cpu"
-        found = {"passed": passed, "equality": spec.batch.equality, "device": device, "checks": rows}
-        typer.echo(json.dumps(found, indent=1))
+        typer.echo(as_json_text(spec, checks, on_gpus=on_gpus))
     else:
         for line in verdict(spec, checks, sizes, on_gpus=on_gpus):
             out.print(line, soft_wrap=True)
-    if not passed:
+    if outcome(checks) != "equal":
         raise typer.Exit(1)
 
 
@@ -114,13 +120,34 @@ def _print_dry_run(found: Histories, *, as_json: bool) -> None:
     typer.echo("\n".join([*lines, "", NOTHING_DONE]))
 
 
+def as_json_text(job: Job, checks: Sequence[Check], *, on_gpus: bool) -> str:
+    """What `--json` prints."""
+    result = outcome(checks)
+    found = {
+        "passed": result == "equal",
+        "outcome": result,
+        "equality": job.batch.equality,
+        "device": "cuda" if on_gpus else "cpu",
+        "checks": [{"what": check.what, "passed": check.passed, "words": check.detail} for check in checks],
+    }
+    return json.dumps(found, indent=1)
+
+
 def verdict(job: Job, checks: Sequence[Check], sizes: Sequence[int], *, on_gpus: bool = False) -> list[str]:
     """A line per check, and the verdict."""
-    lines = [f"{'ok ' if c.passed else 'NOT'}  {c.what:<16}  {c.detail}" for c in checks]
-    if not all(check.passed for check in checks):
+    result = outcome(checks)
+    other = "?  " if result == "not compared" else "NOT"
+    lines = [f"{'ok ' if c.passed else other}  {c.what:<16}  {c.detail}" for c in checks]
+    if result == "not compared":
+        return [*lines, _NOT_COMPARED]
+    if result == "different":
         return [*lines, "verify: FAILED. World sizes change what this job trains"]
     where = f"on {'GPUs' if on_gpus else 'the CPU'}, {job.train.precision}, torch {version('torch')}"
     path = f"{counted(job.train.steps or 0, 'step')} at {sizes[0]} = through {' -> '.join(map(str, sizes))} workers"
     if job.batch.equality == "bitwise":
         return [*lines, f"verify: IDENTICAL to the last bit: {path} ({where})"]
-    return [*lines, f"verify: the same samples, and equal within rounding (batch.equality: balanced): {path} ({where})"]
+    equal = "without dropout equal" if any(check.what == "dropout" for check in checks) else "equal"
+    return [
+        *lines,
+        f"verify: the same samples, and {equal} within rounding (batch.equality: balanced): {path} ({where})",
+    ]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.base.disk import expanded, local_folder, read_bounded
+from planner.base.disk import expanded, local_folder, place_text, read_bounded
 from planner.base.extras import how_to_install
 from planner.data.chat_template import ChatTemplate
 from planner.data.examples import BadRow, Conversation, Example, PlainText, PromptCompletions
@@ -286,7 +286,7 @@ def _folder(model: HfModel) -> Path | None:
         HfApi().repo_info(model.path, revision=model.revision, timeout=_HUB_TIMEOUT_S)
     except HFValidationError as error:
         raise DataError(
-            f"model.path: {model.path[:200]}: no such folder (relative to {Path.cwd()}), and not a name on the hub. "
+            f"model.path: {model.path[:200]}: no such folder{place_text(model.path[:200])}, and not a name on the hub. "
             f"Write the folder that has {CONFIG}"
         ) from error
     except Exception as error:  # errors of the hub's client, of httpx, and OSError
@@ -301,4 +301,5 @@ def _template_file(model: HfModel) -> str | None:
         return read_bounded(expanded(model.chat_template), _MAX_TEMPLATE_BYTES).decode()
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the name
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise DataError(f"model.chat_template: cannot read {model.chat_template}: {reason}") from error
+        place = place_text(model.chat_template)
+        raise DataError(f"model.chat_template: cannot read {model.chat_template}{place}: {reason}") from error

@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from planner.base.disk import expanded, open_regular, read_bounded
+from planner.base.disk import expanded, open_regular, place_text, read_bounded
 from planner.base.extras import how_to_install
 from planner.base.permissions import is_within
 from planner.data.json_types import shown
@@ -84,7 +84,7 @@ def folder_here(path: str, revision: str | None = None) -> Path | None:
         return local
     if is_there or path.startswith(("/", ".", "~")) or path.count("/") > 1:
         what = "not a folder" if is_there else "no such folder"
-        raise UserError(f"model.path: {path}: {what}. Write the folder that has {CONFIG}")
+        raise UserError(f"model.path: {path}{place_text(path)}: {what}. Write the folder that has {CONFIG}")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
@@ -135,9 +135,7 @@ def not_found_text(path: str, error: Exception) -> str:
         # Some of the client's errors stand for an error of the network.
         told = shortened(f"{type(error).__name__}: {_first_line(error)}", _MOST_REASON)
         reason = f"{told}. Check the network, or write a folder"
-    return (
-        f"model.path: no folder {path} here (relative to {Path.cwd()}), nor in {HF_HUB_CACHE}, nor on the hub: {reason}"
-    )
+    return f"model.path: no folder {path}{place_text(path)}, nor in {HF_HUB_CACHE}, nor on the hub: {reason}"
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
 
-from planner.base.disk import expanded, local_folder, open_regular
+from planner.base.disk import expanded, local_folder, open_regular, place_text
 from planner.errors import DataError
 from planner.job import HfModel, Model
 
@@ -42,8 +42,7 @@ def resolve(path: str) -> tuple[Path, list[Path]]:
     if not files and Path(path).exists() and not Path(path).is_dir():
         raise DataError(f"data.path: cannot read {path}: a pipe or a device, not a regular file")
     if not files:
-        place = "" if Path(path).is_absolute() else f" (relative to {Path.cwd()})"
-        raise DataError(f"data.path: no file at {path!r}{place}. Write a file, a folder, a glob or {STDLIB}")
+        raise DataError(f"data.path: no file at {path!r}{place_text(path)}. Write a file, a folder, a glob or {STDLIB}")
     return root, sorted(files, key=lambda f: f.relative_to(root).as_posix())
 
 

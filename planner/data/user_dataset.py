@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from planner.base.disk import place_text
 from planner.data.base import RowContribution
 from planner.errors import DataError
 
@@ -133,10 +134,11 @@ def function_of(path: str, name: str) -> Any:
 def _module(path: str) -> ModuleType:
     """Import the file under its own name, so that loader processes find its classes when they unpickle a data set."""
     file = Path(path).resolve()
-    if not file.is_file() or file.suffix != ".py" or not file.stem.isidentifier():
-        place = "" if Path(path).is_absolute() else f" (relative to {Path.cwd()})"
+    if not file.is_file():
+        raise DataError(f"data.path: no Python file at {path!r}{place_text(path)}. Write NAME.py")
+    if file.suffix != ".py" or not file.stem.isidentifier():
         raise DataError(
-            f"data.path: no Python file at {path!r}{place} that can be imported. Write NAME.py, without dots or dashes"
+            f"data.path: no Python file at {path!r} that can be imported. Write NAME.py, without dots or dashes"
         )
     found = sys.modules.get(file.stem) or importlib.util.find_spec(file.stem)
     origin = getattr(found, "origin", None) or getattr(found, "__file__", None)

@@ -7,7 +7,7 @@ import contextlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -37,6 +37,10 @@ class Trace:
     """one entry per computed step, including steps that a loss discarded"""
     final: Manifest
     """of the last commit"""
+    drawn: frozenset[str] = frozenset()
+    """generators that a worker used while it computed a step: `torch`, `random`, `numpy`"""
+    dropout_off: Mapping[str, float] = field(default_factory=dict)
+    """module or function -> the probability of its dropout, which was turned off"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +82,8 @@ def read_trace(run: RunFolder, observed: bytes) -> Trace:
             for line in lines
         ),
         final=lineage.newest,
+        drawn=frozenset(name for line in lines for name, workers in line.get("drawn", {}).items() if workers),
+        dropout_off={name: p for line in lines for name, p in line.get("dropout_off", {}).items()},
     )
 
 

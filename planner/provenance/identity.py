@@ -12,6 +12,7 @@ from planner.errors import ResumeRefused
 from planner.job import HfModel, Job
 from planner.order.order import Order
 from planner.plan import BatchSizes, Plan, make_plan
+from planner.store.jobs import job_values
 from planner.store.records import GenerationRecord, TrainingIdentity, joint_digest
 
 
@@ -25,17 +26,22 @@ def open_data(job: Job, progress: Progress = no_progress) -> tuple[AnyDataset, O
     return dataset, Order(num_rows=dataset.num_rows, num_held_out=job.eval.samples, seed=job.train.seed)
 
 
-def identity_of(job: Job, dataset: AnyDataset, order: Order) -> TrainingIdentity:
-    """The job's training identity, which must stay the same over the whole run."""
+def identity_of(job: Job, dataset: AnyDataset, order: Order, *, is_stored: bool = False) -> TrainingIdentity:
+    """The job's training identity, which must stay the same over the whole run.
+
+    `is_stored`: the job was read from a run, and its paths count as they are there. planner 0.2.0 stored those of
+    Ray's temporary folder.
+    """
+    settings = _flat(_set_values(job, is_stored=is_stored))
     cut = f"{dataset.fingerprint} {order.num_rows} rows, {order.num_held_out} held out"
     return TrainingIdentity(
         global_batch=job.batch.global_batch,
         seed=job.train.seed,
         data=sha256(cut.encode()).hexdigest(),
-        model=_settings_digest(job, ("model.",)),
+        model=_settings_digest(settings, ("model.",)),
         optimizer=job.train.optimizer.kind,
         equality=job.batch.equality,
-        recipe=_recipe_digest(job),
+        recipe=_settings_digest(settings, _BITWISE_RECIPE if job.batch.equality == "bitwise" else _RECIPE),
     )
 
 
@@ -45,13 +51,14 @@ _RECIPE = ("objective.", "train.clip_norm", "train.optimizer.", "train.precision
 _BITWISE_RECIPE = (*_RECIPE, "batch.max_micro", "train.activation_checkpointing", "workers.cpus")
 
 
-def _recipe_digest(job: Job) -> str:
-    return _settings_digest(job, _BITWISE_RECIPE if job.batch.equality == "bitwise" else _RECIPE)
+def _set_values(job: Job, *, is_stored: bool) -> dict[str, Any]:
+    """The settings that are not at their defaults, so that a new setting does not change old digests."""
+    if is_stored:
+        return job.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return job_values(job, exclude_defaults=True)
 
 
-def _settings_digest(job: Job, beginnings: tuple[str, ...]) -> str:
-    """A digest over settings that are not at their defaults, so that a new setting does not change old digests."""
-    settings = _flat(job.model_dump(mode="json", by_alias=True, exclude_defaults=True))
+def _settings_digest(settings: dict[str, Any], beginnings: tuple[str, ...]) -> str:
     chosen = {key: value for key, value in settings.items() if key.startswith(beginnings)}
     return joint_digest(chosen)
 
@@ -78,7 +85,7 @@ ACCEPTABLE = (*_DECIDED_BY, DEVICE)
 
 def job_changes(before: Job, now: Job) -> dict[str, str]:
     """Return dotted key -> `old -> new`, for every setting of the job file that differs."""
-    old, new = _flat(before.model_dump(mode="json", by_alias=True)), _flat(now.model_dump(mode="json", by_alias=True))
+    old, new = _flat(job_values(before)), _flat(job_values(now))
     keys = (key for key in sorted({*old, *new}) if old.get(key, {}) != new.get(key, {}))
     return {key: f"{old.get(key, 'nothing')} -> {new.get(key, 'nothing')}" for key in keys}
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from planner.base.disk import is_file, place_text
 from planner.data.base import AnyDataset
 from planner.errors import UserError
 from planner.job import Job, OwnOptimizer
@@ -160,7 +161,7 @@ class _Deriver:
         if header.job_digest not in self._opened:
             job = self._job(header)
             dataset, order = open_data(job)
-            identity = identity_of(job, dataset, order)
+            identity = identity_of(job, dataset, order, is_stored=True)
             # If the data is not the run's, the recorded number of samples is enough to check the schedule.
             samples = order.num_samples if identity.data == header.identity.data else header.num_samples
             self._opened[header.job_digest] = _Recipe(
@@ -184,6 +185,9 @@ class _Deriver:
                 f"{self._run.storage.url}: its samples come from Python code, which planner runs only if you name it. "
                 f"Add the file that you trust: --code {job.data.path} or another"
             )
+        if not is_file(self._code):
+            where = f"{self._code!r}{place_text(self._code)}"
+            raise UserError(f"--code: no Python file at {where}. Name the file with dataset()")
         return job.model_copy(update={"data": job.data.model_copy(update={"path": self._code})})
 
 

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from planner.rehearsal.randomness import GENERATORS, Draws, WithoutDropout
 from planner.store.storage import Storage
 from planner.train.hooks import PassCounts
 from planner.train.state import TrainState
@@ -21,11 +22,12 @@ OBSERVED = "observed.jsonl"
 class StepRecorder:
     """A `Hooks.observe` that appends one JSON line per step to `observed.jsonl` in the run's folder.
 
-    `{"step": 3, "attempts": 1, "forward_passes": [by rank], "tensors": {name: [sums]}}`
+    `{"step": 3, "attempts": 1, "forward_passes": [by rank], "tensors": {name: [sums]}, "drawn": {generator: workers},
+    "dropout_off": {module: probability}}`
     """
 
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+    def __init__(self, storage: Storage, dropout: WithoutDropout | None = None) -> None:
+        self._storage, self._dropout, self._draws = storage, dropout, Draws()
 
     def __call__(self, step: int, state: TrainState, work: PassCounts) -> None:
         """Record one step. Called on every worker when gradients are ready and weights not yet updated."""
@@ -35,15 +37,17 @@ class StepRecorder:
         sums = [_bit_sums(tensor).cpu() for tensor in tensors.values()]
         passes = torch.zeros(dist.get_world_size(), dtype=torch.int64)
         passes[dist.get_rank()] = work.forward_passes
-        flat = torch.cat([passes, *sums])
+        flat = torch.cat([passes, torch.tensor(self._draws()), *sums])
         dist.all_reduce(flat, op=dist.ReduceOp.SUM)
         if dist.get_rank() == 0:
-            by_rank, *parts = torch.split(flat, [len(passes), *(len(s) for s in sums)])
+            by_rank, drawn, *parts = torch.split(flat, [len(passes), len(GENERATORS), *(len(s) for s in sums)])
             line = {
                 "step": step,
                 "attempts": work.attempts,
                 "forward_passes": by_rank.tolist(),
                 "tensors": {name: part.tolist() for name, part in zip(tensors, parts, strict=True)},
+                "drawn": dict(zip(GENERATORS, drawn.tolist(), strict=True)),
+                "dropout_off": self._dropout.found if self._dropout else {},
             }
             # The leading newline ends a half line that a killed worker may have left.
             self._storage.append(OBSERVED, f"\n{json.dumps(line)}\n".encode())

@@ -1,6 +1,7 @@
 """Trains a job on local processes through a history of world sizes. It stops and resumes at each change."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from planner.base.text import counted
@@ -68,7 +69,13 @@ def gpu_backend(num_workers: int) -> str:
 
 def _train(launch: Launch, end_step: int, choose_device: "Callable[[], torch.device]") -> GenerationEnd:
     from planner.rehearsal.observe import StepRecorder
+    from planner.rehearsal.randomness import WithoutDropout, functions_without_dropout
     from planner.train.generation import train
 
-    hooks = Hooks(observe=StepRecorder(Storage(launch.url)), should_stop=lambda step: step >= end_step)
-    return train(launch, choose_device, hooks)
+    storage, hooks = Storage(launch.url), Hooks(should_stop=lambda step: step >= end_step)
+    if launch.job.batch.equality == "bitwise":  # masks do not depend on the world size
+        return train(launch, choose_device, replace(hooks, observe=StepRecorder(storage)))
+    dropout = WithoutDropout()
+    with functions_without_dropout():
+        observe = StepRecorder(storage, dropout)
+        return train(launch, choose_device, replace(hooks, begin=dropout.begin, observe=observe))

@@ -113,6 +113,7 @@ def observed_hooks(history: Sequence[SizePhase], launch: Launch) -> Hooks:
     import ray.train
 
     from planner.rehearsal.observe import StepRecorder
+    from planner.rehearsal.randomness import WithoutDropout, turn_off_functions
 
     world_size = ray.train.get_context().get_world_size()
     number = int(kv_get(_stage_key(launch.launch_id)))
@@ -134,7 +135,12 @@ def observed_hooks(history: Sequence[SizePhase], launch: Launch) -> Hooks:
             time.sleep(_POLL_S)
         return True
 
-    return replace(worker_hooks(launch), observe=StepRecorder(Storage(launch.url)), should_stop=wait)
+    hooks, storage = replace(worker_hooks(launch), should_stop=wait), Storage(launch.url)
+    if launch.job.batch.equality == "bitwise":  # masks do not depend on the world size
+        return replace(hooks, observe=StepRecorder(storage))
+    turn_off_functions()  # for good: this process trains only this job
+    dropout = WithoutDropout()
+    return replace(hooks, begin=dropout.begin, observe=StepRecorder(storage, dropout))
 
 
 def _begin_stage(launch_id: str, number: int) -> None:

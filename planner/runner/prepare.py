@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 from planner.base.disk import absolute_url
 from planner.base.wait_reports import reminded
+from planner.base.working_dir import as_submitted
 from planner.data import model_files
 from planner.data.base import AnyDataset
+from planner.data.job_paths import require_paths
 from planner.dispatch.launch import absolute
 from planner.errors import DataError, StoreError
 from planner.job import HfModel, Job
@@ -69,8 +71,12 @@ class Prepared:
         return f"resuming at step {self.committed.step} of {self.total_steps or '?'}"
 
 
-def prepare(job: Job, accept: frozenset[str], display: Display, *, check_data: bool) -> Prepared:
+def prepare(
+    job: Job, accept: frozenset[str], display: Display, *, check_data: bool, file: str = "", command: str = ""
+) -> Prepared:
     """Check everything that can be checked before anything is started.
+
+    `file` is the job's file, and `command` the one that the user gave with it, for errors (see `require_paths`).
 
     With `check_data`, data and model must be readable from here. On a cluster they may exist only on the nodes. The
     workers always check them again.
@@ -80,13 +86,14 @@ def prepare(job: Job, accept: frozenset[str], display: Display, *, check_data: b
     """
     url = absolute_url(job.run_path)
     check_trackers(job, url)
-    job = absolute(job, url)
+    written, job = job, absolute(job, url)
     run = RunFolder(Storage(url))
     with disk_watch(url, display.warn):
         newest = _newest(run)
     committed = newest.manifest
     adapters = ""
     if check_data:
+        require_paths(written, file, command)
         model_files.check_here(job)
         adapters = _adapters(job)
     data = _data_here(job, display, must=check_data)
@@ -105,7 +112,9 @@ def prepare(job: Job, accept: frozenset[str], display: Display, *, check_data: b
         total_steps=total_steps(job, num_samples),
         committed=committed,
         passed_over=tuple(newest.notes),
-        notes=(*data[0].notes, *filter(None, [repeated_data_note(job, num_samples)])) if data else (),
+        notes=(
+            (*map(as_submitted, data[0].notes), *filter(None, [repeated_data_note(job, num_samples)])) if data else ()
+        ),
         changes=changes,
         adapters=adapters,
     )

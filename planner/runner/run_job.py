@@ -45,7 +45,8 @@ def run(
     address = os.environ.get("RAY_ADDRESS", "") if address is None else address
     spec, display, fields = as_job(job), lines_only(say), parse_accept(accept)
     command = _resume_command(job, address, nodes, sorted(fields))
-    prepared = prepare(spec, fields, display, check_data=not address)
+    file = "" if isinstance(job, Job) else os.fspath(job)
+    prepared = prepare(spec, fields, display, check_data=not address, file=file)
     if prepared.finished:
         return result_of(prepared, prepared.committed, command, interrupted=False)
     require_free()

@@ -24,6 +24,7 @@ from planner.provenance.compare import (
     read_trace,
 )
 from planner.provenance.identity import open_data
+from planner.provenance.split_randomness import randomness_checks
 from planner.rehearsal.local_workers import LocalWorkers
 from planner.rehearsal.stages import SizePhase, stages
 from planner.runner.display import Say, silent
@@ -153,7 +154,8 @@ def compare(job: Job, fixed: Path, history: Path, sizes: Sequence[int]) -> list[
         checks = compare_bitwise(here, there)
     else:
         checks = [*compare_batches(here, there, job.train.precision), _compare_weights(job, fixed, history)]
-    return [check_sizes(sizes, there), *checks, check_forward_passes(batch_sizes(job), here, there)]
+    checks = [check_sizes(sizes, there), *checks, check_forward_passes(batch_sizes(job), here, there)]
+    return [*checks, *randomness_checks(checks, job.batch.equality, here, there)]
 
 
 def _compare_weights(job: Job, fixed: Path, history: Path) -> Check:

@@ -3,8 +3,10 @@
 import contextlib
 import json
 from hashlib import sha256
+from typing import Any, Final
 
 from planner.base.format_versions import STORED
+from planner.base.working_dir import as_submitted
 from planner.errors import ObjectiveUnavailable, StoreError, TrackerUnavailable
 from planner.job import Job
 from planner.job.objective_registry import OBJECTIVES
@@ -14,10 +16,30 @@ from planner.store.records import canonical_json, require_format
 from planner.store.storage import Storage
 
 
+def job_values(job: Job, *, exclude_defaults: bool = False) -> dict[str, Any]:
+    """The job's sections as JSON values. The files of a submitted job have the paths by which they were sent.
+
+    Another cluster unpacks them elsewhere, which changes nothing in the job.
+    """
+    values = job.model_dump(mode="json", by_alias=True, exclude_defaults=exclude_defaults)
+    return {name: _as_submitted(value, _SENT[name]) if name in _SENT else value for name, value in values.items()}
+
+
+# The sections that name files which are sent with a job, and what their relative paths begin with: the name of a
+# model's folder alone could be a name on the hub.
+_SENT: Final = {"data": "", "model": "./", "objective": "./"}
+
+
+def _as_submitted(section: Any, beginning: str) -> Any:
+    if not isinstance(section, dict):
+        return section
+    texts = {key: as_submitted(value) for key, value in section.items() if isinstance(value, str)}
+    return section | {key: beginning + text for key, text in texts.items() if text != section[key]}
+
+
 def job_file(job: Job) -> bytes:
     """The content of `jobs/<digest>.json`: canonical JSON of the format number and the job's sections."""
-    value = {"format": STORED["jobs"], **job.model_dump(mode="json", by_alias=True)}
-    return canonical_json(value).encode()
+    return canonical_json({"format": STORED["jobs"], **job_values(job)}).encode()
 
 
 def job_digest(job: Job) -> str:

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from planner.base.disk import is_relative
 from planner.base.permissions import is_within
+from planner.data.job_paths import require_paths
 from planner.data.paths import STDLIB, resolve
 from planner.errors import UserError
 from planner.job import HfModel, Job
@@ -53,6 +55,7 @@ def collect(job_file: str, job: Job) -> Shipment:
         UserError: a file is outside the current folder, or all files exceed `MAX_BYTES`.
         DataError: there is nothing at a relative `data.path`.
     """
+    require_paths(job, job_file, "submit")
     shipment = Shipment(
         package=_package(),
         job=_inside("the job file", job_file),
@@ -72,17 +75,12 @@ def require_lasting(job: Job) -> None:
     """
     if refusal := in_memory_text(job.run_path):
         raise UserError(refusal)
-    if is_of_the_cluster(job.run_path):
+    if not is_relative(job.run_path):
         return
     raise UserError(
         f"checkpoint.path: {job.run_path} is relative, so the run would be in the job's temporary folder. "
         f"Use storage that all nodes see: --set checkpoint.path=/shared/{job.name}, or =s3://bucket/{job.name}"
     )
-
-
-def is_of_the_cluster(path: str) -> bool:
-    """Whether a path is not relative to the current folder: a URL, or one from the root or the home folder."""
-    return "://" in path or path.startswith(("/", "~"))
 
 
 def write_archive(shipment: Shipment, archive: Path) -> None:
@@ -107,7 +105,7 @@ def _package() -> Mapping[str, Path]:
 
 
 def _data(path: str, *, is_code: bool) -> tuple[str, ...]:
-    if path == STDLIB or is_of_the_cluster(path):
+    if path == STDLIB or not is_relative(path):
         return ()
     _, files = resolve(path)
     if is_code and [str(file) for file in files] != [path]:
@@ -120,13 +118,11 @@ def _model(job: Job) -> tuple[str, ...]:
     if not isinstance(job.model, HfModel):
         return ()
     named = {"model.path": job.model.path, "objective.reference_model": job.reference.model}
-    folders = [(key, Path(path)) for key, path in named.items() if path and not is_of_the_cluster(path)]
+    folders = [(key, Path(path)) for key, path in named.items() if path and is_relative(path)]
     files = [(key, file) for key, folder in folders for file in sorted(folder.rglob("*")) if file.is_file()]
     template = job.model.chat_template
-    if template and not is_of_the_cluster(template):
+    if template and is_relative(template):
         files.append(("model.chat_template", Path(template)))
-        if not Path(template).is_file():
-            raise UserError(f"model.chat_template: no file at {template}")
     return tuple(_inside(key, str(file)) for key, file in files)
 
 

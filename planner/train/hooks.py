@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from planner.keeper.addresses import Keepers
 
 if TYPE_CHECKING:  # drivers import this file without torch
+    from torch import nn
+
     from planner.train.state import TrainState
 
 
@@ -47,6 +49,8 @@ class Hooks:
     generation has measured its own steps. 0: not known"""
     messages: Callable[[], Sequence[Note]] = lambda: ()
     """called on every worker after every step. The returned messages go into the ledger"""
+    begin: Callable[["nn.Module"], None] = lambda _model: None
+    """called on every worker with the sharded model, before the generation's first forward pass"""
     observe: Callable[[int, "TrainState", PassCounts], None] = lambda _step, _state, _work: None
     """called on every worker after a step's gradient is computed and before the weights are updated. If the step is
     skipped, after the gradient is dropped"""

@@ -10,6 +10,7 @@ from importlib import metadata
 import torch
 
 from planner.base.version import VERSION
+from planner.base.working_dir import as_submitted
 from planner.errors import PlannerError, StoreError
 from planner.job import Job, batch_sizes
 from planner.plan import make_plan
@@ -103,7 +104,7 @@ class Journal:
 
     def note(self, message: str, waited_s: float = 0.0) -> None:
         """Write a message for people into the ledger. Any worker may call it. Only rank 0 writes."""
-        self._write(EventRecord(message=message, waited_s=waited_s, time_s=time.time()))
+        self._write(EventRecord(message=as_submitted(message), waited_s=waited_s, time_s=time.time()))
 
     def close(self) -> None:
         """Flush the last records to the store."""

@@ -126,6 +126,7 @@ def looping(
     """
     job, world, run, setup = generation.job, generation.world, generation.run, generation.setup
     start = _loaded(generation, state)
+    generation.hooks.begin(state.model)
     loader = Loader(
         dataset=setup.dataset,
         order=setup.order,

@@ -247,11 +247,19 @@ def test_a_models_files_tell_its_size(cli, job, tmp_path):
     [
         ("gpt2", "model", "the model's files do not tell. See planner run JOB --dry-run, which builds the model"),
         ("llama", "nobody/nothing", "nobody/nothing is not on this machine. Run this on one that has it"),
-        ("llama", "./nowhere", "model.path: ./nowhere: no such folder. Write the folder that has config.json"),
+        (
+            "llama",
+            "./nowhere",
+            (
+                "model.path: ./nowhere (relative to HERE, where planner runs): no such folder. "
+                "Write the folder that has config.json"
+            ),
+        ),
     ],
 )
 def test_a_size_that_is_not_known_has_a_reason(cli, job, tmp_path, monkeypatch, family, path, reason):
     """The plan is shown all the same."""
+    reason = reason.replace("HERE", str(tmp_path))
     llama_files(tmp_path / "model", family)
     monkeypatch.chdir(tmp_path)
     answer = cli("plan", hf_job(job, path), "--gpus", "1")

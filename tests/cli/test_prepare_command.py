@@ -49,7 +49,7 @@ def test_its_json(cli):
         (
             ["missing", "new"],
             2,
-            "planner: no file at 'missing' (relative to CURRENT_FOLDER). Write a file",
+            "planner: no file at 'missing' (relative to CURRENT_FOLDER, where planner runs). Write a file",
         ),
         (["rows.jsonl", "new"], 2, "rows.jsonl: the kind is not clear. Write --kind jsonl"),
         (["text.txt", "new", "--kind", "csv"], 2, "csv"),

@@ -61,7 +61,7 @@ def test_a_local_model_and_its_template_go_with_a_job(here):
     hub = Job.model_validate(chat_job(model={**HF, "path": "some/name", "chat_template": None}))
     assert shipment.collect("job.yaml", hub).data == ("rows.jsonl",)
     lost = Job.model_validate(chat_job(model={**HF, "chat_template": "gone.jinja"}))
-    with pytest.raises(UserError, match=r"model.chat_template: no file at gone.jinja"):
+    with pytest.raises(UserError, match=r"model.chat_template: no file at 'gone.jinja'"):
         shipment.collect("job.yaml", lost)
 
 

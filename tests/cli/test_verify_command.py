@@ -3,12 +3,15 @@
 `tests/fsdp/test_training_faults.py` has the faults that it finds.
 """
 
+import json
+
 import pytest
 
 from planner.cli.counts import parse_history
 from planner.cli.verify_command import verdict
 from planner.errors import UserError
 from planner.job import Job
+from planner.provenance.compare import Check
 from planner.runner.verify_job import through_processes
 
 
@@ -91,3 +94,42 @@ def test_a_rehearsal_on_the_cpu_has_no_kernels_of_gpus(job):
     asks = job.model_copy(update={"train": job.train.model_copy(update={"kernels": "liger"})})
     assert rehearsal_of(asks, 3).train.kernels == "own"
     assert rehearsal_of(asks, 3, on_gpus=True).train.kernels == "liger"
+
+
+def check(what, passed=True):
+    return Check(what=what, passed=passed, detail="the numbers")
+
+
+@pytest.fixture(scope="module")
+def balanced(job):
+    """The same job, whose weights only agree within rounding."""
+    return job.model_copy(update={"batch": job.batch.model_copy(update={"equality": "balanced"})})
+
+
+def test_a_comparison_without_dropout_says_so_in_its_last_line(balanced):
+    """It says nothing about runs with dropout, which differ."""
+    last = verdict(balanced, [check("losses"), check("dropout")], [2, 1])[-1]
+    assert last.startswith("verify: the same samples, and without dropout equal within rounding (batch.equality: bal")
+    last = verdict(balanced, [check("losses")], [2, 1])[-1]
+    assert last.startswith("verify: the same samples, and equal within rounding")
+
+
+def test_runs_that_cannot_be_compared_are_not_called_failed(balanced):
+    """The last line names both ways out."""
+    checks = [check("samples"), check("losses", passed=False), check("random numbers", passed=False)]
+    lines = verdict(balanced, checks, [2, 1])
+    assert [line[:3] for line in lines[:3]] == ["ok ", "?  ", "?  "]
+    assert lines[-1].startswith("verify: NOT COMPARED. ")
+    assert "Turn them off" in lines[-1]
+    assert "--set batch.equality=bitwise" in lines[-1]
+
+
+def test_runs_that_cannot_be_compared_end_with_1(cli, tmp_path, monkeypatch):
+    """As in docs/reference/exit-codes.md. JSON has the outcome."""
+    (tmp_path / "text").write_text("x" * 4000)
+    assert cli("init", "job.yaml").code == 0
+    checks = [check("losses", passed=False), check("random numbers", passed=False)]
+    monkeypatch.setattr("planner.cli.verify_command.verify_job", lambda *_arguments, **_named: checks)
+    answer = cli("verify", "job.yaml", "--json")
+    found = json.loads(answer.out)
+    assert (answer.code, found["passed"], found["outcome"]) == (1, False, "not compared")

@@ -160,7 +160,9 @@ def test_a_job_that_ends_and_one_that_fails_give_their_exit_codes(start, run):
     code, out, err = ended(start("--follow", "--set", f"train.steps={steps}"))
     assert (code, err) == (0, ""), out
     assert out.endswith(" succeeded\n")
-    assert run.manifest(run.commits()[-1]).step == steps
+    committed = run.manifest(run.commits()[-1])
+    assert committed.step == steps
+    assert run.job(committed.job_digest).data.path == "rows.jsonl"  # as it was sent, not as Ray unpacked it
 
     generations = run.generations()
     code, out, err = ended(start("--follow", "--json", "--set", "train.seed=5"))

@@ -139,6 +139,8 @@ def test_code_runs_in_an_audit_only_if_the_user_says_so(workers, make_job, tmp_p
     run = RunFolder(Storage(str(tmp_path / "run")))
     with pytest.raises(UserError, match="--code"):
         audit(run)
+    with pytest.raises(UserError, match=r"--code: no Python file at 'gone\.py' \(relative to .*, where planner runs\)"):
+        audit(run, code="gone.py")
     other = tmp_path / f"loop_{uuid.uuid4().hex}.py"
     other.write_text(Path(job.data.path).read_text().replace("i % 3", "i % 4"))
     result = audit(run, code=str(other))

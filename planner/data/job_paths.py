@@ -1,0 +1,93 @@
+"""Checks that what a job names by relative paths is there, and says where it is if it is beside the job file."""
+
+import glob
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from planner.base.disk import is_relative, place_text
+from planner.data.model_files import CONFIG, folder_here
+from planner.data.paths import STDLIB
+from planner.errors import DataError, UserError
+from planner.job import HfModel, Job
+
+_ROWS = "Write a file, a folder or a glob"
+_DATA = {"own": "Write NAME.py", "text": f"Write a file, a folder, a glob or {STDLIB}"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Named:
+    """A relative path of a job."""
+
+    key: str
+    path: str
+    what: str
+    """what is expected there: a file, a folder"""
+    fix: str
+
+    def is_at(self, folder: Path) -> bool:
+        """Whether there is something at the path, relative to a folder."""
+        try:
+            place = folder / self.path
+            return place.exists() or any(glob.iglob(str(place), recursive=True))  # noqa: PTH207  hidden files, as `data`
+        except (OSError, ValueError):  # a name that is too long, or with a NUL. Opening it says so
+            return True
+
+
+def require_paths(job: Job, job_file: str = "", command: str = "") -> None:
+    """Check that there is something at each relative path of a job. They start at the folder that planner runs in.
+
+    Args:
+        job: with the paths that the user wrote.
+        job_file: its file. The error says if a path is right from the folder of this file. Empty if there is none.
+        command: the command of planner that the user gave with the file, such as `run`. Empty if there is none.
+
+    Raises:
+        DataError: there is nothing at a path.
+    """
+    beside = Path(job_file).parent if job_file else Path()
+    for named in _named(job, beside):
+        if named.is_at(Path()):
+            continue
+        fix = _way_there(beside, job_file, command) if named.is_at(beside) else named.fix
+        raise DataError(f"{named.key}: no {named.what} at {named.path!r}{place_text(named.path)}. {fix}")
+
+
+def _way_there(folder: Path, job_file: str, command: str) -> str:
+    """How to run planner in the folder of the job file."""
+    there = f"It is beside the job file in {folder}"
+    if not command:
+        return f"{there}: run planner in that folder"
+    return f"{there}: cd {shlex.quote(str(folder))} && planner {command} {shlex.quote(Path(job_file).name)}"
+
+
+def _named(job: Job, beside: Path) -> Iterator[_Named]:
+    """The relative paths of a job. A model that may be a name on the hub is none, unless it is a folder `beside`."""
+    if job.data.path != STDLIB and is_relative(job.data.path):
+        what = "Python file" if job.is_own else "file"
+        yield _Named(key="data.path", path=job.data.path, what=what, fix=_DATA.get(job.data.kind, _ROWS))
+    model = job.model
+    if not isinstance(model, HfModel):
+        return
+    folders = {"model.path": model.path, "objective.reference_model": job.reference.model}
+    for key, path in folders.items():
+        if path and is_relative(path) and (_must_be_folder(path) or _is_only_beside(path, beside)):
+            yield _Named(key=key, path=path, what="folder", fix=f"Write the folder that has {CONFIG}")
+    if model.chat_template and is_relative(model.chat_template):
+        yield _Named(key="model.chat_template", path=model.chat_template, what="file", fix="Write a Jinja file")
+
+
+def _must_be_folder(path: str) -> bool:
+    """Whether a model's path cannot be a name on the hub."""
+    return path.startswith(".") or path.count("/") > 1
+
+
+def _is_only_beside(path: str, beside: Path) -> bool:
+    """Whether a model is a folder relative to `beside`, and neither here nor in the hub's cache."""
+    if not (beside / path / CONFIG).is_file():
+        return False
+    try:
+        return folder_here(path) is None
+    except UserError:
+        return True
