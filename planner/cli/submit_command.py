@@ -34,6 +34,7 @@ def submit(
         typer.Option(
             envvar="RAY_API_SERVER_ADDRESS",
             show_default=False,
+            metavar="URL",
             help="address of the cluster's dashboard, such as http://HOST:8265",
         ),
     ],
