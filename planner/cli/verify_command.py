@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from planner.base.text import counted
+from planner.cli.activity import doing
 from planner.cli.counts import parse_history
 from planner.cli.options import DryRunOption, JobArgument, JsonOption, SetOption, console, terminal_width
 from planner.errors import UserError
@@ -73,8 +74,8 @@ def verify(
         if not as_json:
             out.print(f"{time.monotonic() - began_s:5.0f} s  {line}", soft_wrap=True)
 
-    with ended_like_ctrl_c():
-        checks = verify_job(spec, sizes, through_ray=through_ray, on_gpus=on_gpus, say=say)
+    with ended_like_ctrl_c(), doing("starting the workers", None if as_json else out) as now:
+        checks = verify_job(spec, sizes, through_ray=through_ray, on_gpus=on_gpus, say=say, now=now)
     passed = all(check.passed for check in checks)
     if as_json:
         rows = [{"what": check.what, "passed": check.passed, "words": check.detail} for check in checks]

@@ -86,8 +86,9 @@ def prepare(job: Job, accept: frozenset[str], display: Display, *, check_data: b
     committed = newest.manifest
     adapters = ""
     if check_data:
-        model_files.check_here(job)
-        adapters = _adapters(job)
+        with display.doing("checking the model"):
+            model_files.check_here(job)
+            adapters = _adapters(job)
     data = _data_here(job, display, must=check_data)
     changes: tuple[str, ...] = ()
     if data is not None and committed is not None:
