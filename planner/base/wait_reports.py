@@ -75,14 +75,19 @@ class Activity:
         is_over: threading.Event | None = None,
     ) -> None:
         self._say, self._what, self._clock = say, what, clock
-        self._reports, self._since_s = WaitReports(SILENCE_S), clock()
+        self._reports = WaitReports(SILENCE_S)
+        self._since_s = self._said_s = clock()
+        self._is_named = False
         self._is_over = is_over or threading.Event()
         self._thread = threading.Thread(target=self._run, name="planner-activity", daemon=True)
 
     def begin(self, what: str) -> None:
-        """Something else is being done from now on. Its time counts from 0."""
+        """Something else is being done from now on. Its time counts from 0.
+
+        It is named when nothing was said for `SILENCE_S`, so many short works in turn are not silent either.
+        """
         self._reports.reset()
-        self._what, self._since_s = what, self._clock()
+        self._what, self._since_s, self._is_named = what, self._clock(), False
 
     def update(self, what: str) -> None:
         """The same work has come further. Its time goes on."""
@@ -100,6 +105,14 @@ class Activity:
 
     def _run(self) -> None:
         while not self._is_over.wait(_LOOK_S):
-            waited_s = self._clock() - self._since_s
-            if self._reports.due(waited_s):
-                self._say(f"{self._what} ({waited_s:.0f} s so far)")
+            self._look(self._clock())
+
+    def _look(self, now_s: float) -> None:
+        waited_s, is_silent = now_s - self._since_s, now_s - self._said_s >= SILENCE_S
+        is_due = self._reports.due(waited_s)
+        if not is_due and (self._is_named or not is_silent):
+            return
+        if not is_due:
+            self._reports.next_s = waited_s + SILENCE_S
+        self._is_named, self._said_s = True, now_s
+        self._say(f"{self._what} ({waited_s:.0f} s so far)" if waited_s >= 1 else self._what)

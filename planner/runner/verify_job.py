@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from planner.base.text import counted
 from planner.data import model_files
 from planner.dispatch.launch import absolute, new_launch
 from planner.errors import UserError
@@ -129,14 +128,9 @@ def through_nodes(job: Job, sizes: Sequence[int], folder: Path, *, say: Say = si
     workers = job.workers.model_copy(update={"min": 1, "max": max(clipped), "resources": {}})
     job = job.model_copy(update={"workers": workers})
     for url, parts in zip((fixed, history), _stages(job, clipped), strict=True):
-        now(f"training on Ray, {counted(parts[-1].end_step, 'step')} at {_path(parts)} workers")
-        rehearse_on_ray(new_launch(job, str(url), frozenset()), parts, say)
+        rehearse_on_ray(new_launch(job, str(url), frozenset()), parts, say, now)
     now("comparing the two runs")
     return compare(job, fixed, history, clipped)
-
-
-def _path(parts: Sequence[SizePhase]) -> str:
-    return " -> ".join(str(part.world_size) for part in parts)
 
 
 def sizes_on_ray(job: Job, sizes: Sequence[int]) -> list[int]:

@@ -77,7 +77,9 @@ def test_no_silence_is_longer_than_three_seconds_at_the_start_of_any_work():
     assert said_in(2.9) == []
     assert said_in(30) == [(s, f"first ({s} s so far)") for s in (3, 6, 12, 24)]
     changed = said_in(14, begin={4: "second"})
-    assert changed == [(3, "first (3 s so far)"), (7, "second (3 s so far)"), (10, "second (6 s so far)")]
+    assert changed == [(3, "first (3 s so far)"), (6, "second (2 s so far)"), (9, "second (5 s so far)")]
+    short = said_in(9, begin={number: f"work {number}" for number in range(1, 9)})
+    assert short == [(3, "work 3"), (6, "work 6")]
 
 
 def test_work_that_comes_further_is_one_work():
