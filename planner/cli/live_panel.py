@@ -25,7 +25,7 @@ _PLAIN_INTERVAL_S = 5.0
 _ASK_S = 1.0
 # A longer pause between steps is explained.
 _QUIET_S = 2.0
-# Without a step for this long, a line says that the run is still alive. Before the first step, it comes sooner.
+# Without a step for this long, a line says that the run is still alive. In a start and in a pause, it comes sooner.
 _SILENCE_S = 15.0
 # A look takes milliseconds. A disk that hangs must not delay the end of a run for longer.
 _LAST_LOOK_S = 10.0
@@ -146,8 +146,8 @@ class LivePanel:
         return self.held_step()
 
     def _is_line_due(self, now_s: float) -> bool:
-        """Whether the last line is old enough for one without news. Before the first step, any line counts."""
-        if self._has_stepped:
+        """Whether the last line is old enough for one without news. In a start and in a pause, any line counts."""
+        if self._has_stepped and not self._said_state:
             return now_s - self._printed_s > _PLAIN_INTERVAL_S
         return now_s - self._said_s >= SILENCE_S
 
@@ -164,6 +164,7 @@ class LivePanel:
         state = self.state()
         if state and state != self._said_state:
             self._said_state = state
+            self._reminders = WaitReports(self._silence_s + SILENCE_S)
             self.say(state)
 
     def _panel(self) -> Table:

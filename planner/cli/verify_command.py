@@ -60,7 +60,9 @@ def verify(
         raise UserError("--gpu trains in local processes. Leave out --ray")
     spec = rehearsal_of(read_job(job, set_ or []), steps, on_gpus=on_gpus)
     if dry_run:
-        _print_dry_run(histories(spec, sizes, through_ray=through_ray), as_json=as_json)
+        with doing("checking the model and the data"):
+            both = histories(spec, sizes, through_ray=through_ray)
+        _print_dry_run(both, as_json=as_json)
         return
     out = console()
     if not as_json:

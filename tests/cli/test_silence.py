@@ -2,6 +2,7 @@
 
 import shutil
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -71,6 +72,9 @@ def slow(monkeypatch, said):
             "planner.dispatch.connection.connected",
             "connecting to the Ray cluster",
         ),
+        (["run", "job.yaml", "--dry-run"], "planner.cli.run_command.check_start", "checking the start"),
+        (["verify", "job.yaml", "--dry-run"], "planner.cli.verify_command.histories", "checking the model and the"),
+        (["watch", "finished"], "planner.cli.watch_command.RunWatcher.look", "reading finished"),
         (["demo", "job.yaml"], "planner.runner.prepare.open_data", "data checked: 0"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else str(value).rpartition(".")[2],
@@ -140,10 +144,26 @@ def test_before_the_first_step_a_run_speaks_within_three_seconds(tmp_path, monke
         if out := capsys.readouterr().out:
             said_s.append((quarter / 4, out.split("  ", 1)[1].strip()))
     starting = "workers are starting (about half a minute on a busy machine)"
-    assert [at_s for at_s, _ in said_s] == [3.0, 6.0, 10.25, 13.25, 26.5]
+    assert [at_s for at_s, _ in said_s] == [3.0, 6.0, 10.25, 13.25, 26.5]  # at growing intervals after each news
     assert said_s[0][1].endswith(f"no step for 3 s: {starting}")
     assert said_s[2][1].endswith("2 workers started, loading")
     assert said_s[3][1].endswith("no step for 13 s: 2 workers started, loading")
+
+
+def test_a_pause_between_steps_speaks_within_three_seconds_of_each_news(tmp_path, monkeypatch, capsys):
+    """A node was lost: the new workers take long to start."""
+    now_s, step = [100.0], [1]
+    monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(watching, "fold", lambda view, _records: (replace(view, step=step[0]), []))
+    panel = LivePanel(RunFolder(Storage(str(tmp_path))), console(), RunView())
+    said_s = []
+    for quarter in range(1, 61):
+        now_s[0] = 100.0 + quarter / 4
+        panel.state = lambda: "1 node lost" if now_s[0] > 104 else ""
+        panel._look()
+        if capsys.readouterr().out:
+            said_s.append(quarter / 4)
+    assert said_s == [4.25, 7.25, 14.25]
 
 
 def test_a_terminal_counts_instead_of_lines(monkeypatch, capsys):
