@@ -58,6 +58,8 @@ def main() -> None:
         from planner.cli.usage_errors import unknown_command
 
         _fail(unknown_command(error.args[0]), UserError.exit_code)
+    except typer.Abort:
+        _fail("the input ended before the command had read what it asked for", 1)
     except PlannerError as error:
         _fail(str(error), error.exit_code)
     except OSError as error:
