@@ -104,12 +104,19 @@ fuzz: .venv/ready
 	$(BIN)/python tests/fuzz/fuzz.py --minutes $(MINUTES) --seed $(SEED) --results
 	$(BIN)/python tests/fuzz/fuzz_shell_words.py --cases 10000 --seed $(SEED)
 
-# torch first and by itself: resolved beside the rest, pip may choose a build that nobody asked for.
+# torch first and by itself: resolved beside the rest, pip may choose a build that nobody asked for. On Linux, PyPI has
+# the CUDA build. An extra index has the CPU build, whose version (`+cpu`) pip takes as the newer one.
+CPU_TORCH := PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
+INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+SAY_WHILE := $(PYTHON) tests/harness/say_while.py
 .venv/ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	touch .venv/ready
+	@echo "planner, torch and Ray go into .venv. torch is a download of 2.7 GB with CUDA, as PyPI has it."
+	@echo "For the CPU alone, 0.2 GB:"
+	@echo "    $(CPU_TORCH) make $(or $(MAKECMDGOALS),demo)"
+	@$(SAY_WHILE) "making .venv" $(PYTHON) -m venv .venv
+	@$(SAY_WHILE) "1 of 2: downloading and installing torch" $(INSTALL) torch
+	@$(SAY_WHILE) "2 of 2: downloading and installing planner, Ray and what tests need" $(INSTALL) --editable '.[dev]'
+	@touch .venv/ready
 
 clean:
 	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

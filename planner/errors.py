@@ -19,6 +19,7 @@ PlannerError                  the message is for the user: no traceback, a non-z
     |   +-- DiskFull          the disk of the run's folder is full
     +-- AnotherDriver         another driver runs the run, or has taken it over
     +-- ResumeRefused         the job differs from the one that the run was made with
+    +-- ClusterUnreachable    no Ray cluster answers at the address
     +-- ClusterLost           the Ray cluster ended during the run
     +-- TrainingFailed        training stopped, and a retry would fail in the same way
 """
@@ -167,6 +168,12 @@ class AnotherDriver(RunError):
 
 class ResumeRefused(RunError):
     """The job's training identity (global batch, seed, data, model, optimizer, ...) differs from the run's."""
+
+
+class ClusterUnreachable(RunError):
+    """No Ray cluster, or no dashboard, answers at the address. It may be starting, so a retry may help."""
+
+    max_chars = MAX_CHARS
 
 
 class ClusterLost(RunError):

@@ -12,8 +12,11 @@ import typer
 
 from planner.base.version import VERSION
 from planner.base.working_dir import as_submitted
-from planner.cli.commands import LazyGroup
-from planner.errors import PlannerError
+from planner.cli.commands import LazyGroup, UnknownCommand
+from planner.errors import PlannerError, UserError
+
+# The base of all that is wrong with a command line. typer has no public name for it.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 def _print_version(wanted: bool) -> None:
@@ -43,15 +46,27 @@ def _root(
 def main() -> None:
     """The console script. It prints the message of a `PlannerError` to stderr and exits with its exit code.
 
-    typer handles Ctrl-C (exit code 130) and a closed pipe (1).
+    The same holds for typer's usage errors, with exit code 2. typer handles Ctrl-C (130) and a closed pipe (1).
     """
     try:
-        app()
+        # Outside of its standalone mode, typer raises usage errors and returns the code of `typer.Exit`.
+        code = app(prog_name="planner", standalone_mode=False)
+    except _UsageError as error:
+        from planner.cli.usage_errors import usage_message  # loaded only for an error
+
+        _fail(usage_message(error), UserError.exit_code)
+    except UnknownCommand as error:
+        from planner.cli.usage_errors import unknown_command
+
+        _fail(unknown_command(error.args[0]), UserError.exit_code)
+    except typer.Abort:
+        _fail("the input ended before the command had read what it asked for", 1)
     except PlannerError as error:
         _fail(str(error), error.exit_code)
     except OSError as error:
         # Not a mistake in this program: a full disk behind stdout, or a file that was removed.
         _fail(str(error), 1)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 def _fail(text: str, exit_code: int) -> NoReturn:

@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.options import JsonOption, print_heading, progress_bar
+from planner.cli.activity import progress_bar
+from planner.cli.options import JsonOption, print_heading
 from planner.errors import UserError
 from planner.report.audits import audit_json, phase_table, verdict
 from planner.runner.audit_run import audit as audit_run

@@ -64,6 +64,10 @@ def _without_bool(parameters: list[Any]) -> list[Any]:
     return parameters
 
 
+class UnknownCommand(Exception):
+    """The first word of the command line is no command. It is the only argument of the exception."""
+
+
 class PlainCommand(TyperCommand):
     """A command whose help shows flags without a type."""
 
@@ -86,7 +90,13 @@ class LazyGroup(TyperGroup):
         return _without_bool(super().get_params(ctx))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Import the command that the arguments name, and return its name, the command and the other arguments."""
+        """Import the command that the arguments name, and return its name, the command and the other arguments.
+
+        Raises:
+            UnknownCommand: there is no such command.
+        """
+        if args and args[0] not in COMMANDS and not ctx.resilient_parsing and not args[0].startswith("-"):
+            raise UnknownCommand(args[0])
         name, command, rest = super().resolve_command(ctx, args)
         return name, None if name is None or command is None else load(name), rest
 

@@ -65,7 +65,9 @@ def demo(
     if not result.finished:
         raise typer.Exit(130)
     # The user named the code of a loop of their own with the job.
-    audited = audit(result.url, code=prepared.job.data.path if prepared.job.is_own else "")
+    with display.progress("steps audited") as progress:
+        code = prepared.job.data.path if prepared.job.is_own else ""
+        audited = audit(result.url, code=code, progress=progress)
     header, *rows = phase_table(audited)
     out.print(f"\n{header}", style="bold", soft_wrap=True)
     for line in (*rows, "", *verdict(audited)):

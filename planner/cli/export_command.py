@@ -8,7 +8,8 @@ import typer
 
 from planner.base.disk import absolute_url, expanded
 from planner.base.text import counted
-from planner.cli.options import JsonOption, progress_bar
+from planner.cli.activity import doing, progress_bar
+from planner.cli.options import JsonOption
 from planner.errors import UserError
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
@@ -33,11 +34,12 @@ def export(
         raise UserError(f"{'--output' if run else 'RUN'} is empty. Write a folder")
     if step != "newest" and not step.isdecimal():
         raise UserError(f"--step {step}: not a step. Write the step of a commit, or newest")
-    from planner.train.export import commit_at  # torch
-    from planner.train.export import export as export_commit
+    with doing(f"reading {run}"):
+        from planner.train.export import commit_at  # torch
+        from planner.train.export import export as export_commit
 
-    found = RunFolder(Storage(absolute_url(run)))
-    manifest = commit_at(found, None if step == "newest" else int(step))
+        found = RunFolder(Storage(absolute_url(run)))
+        manifest = commit_at(found, None if step == "newest" else int(step))
     target = expanded(output).absolute()
     with progress_bar("tensors written") as progress:
         done = export_commit(found, manifest, target, dtype=dtype, merge=merge, progress=progress)

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 from planner.base.text import counted
-from planner.base.wait_reports import WaitReports
+from planner.base.wait_reports import SILENCE_S, WaitReports
 from planner.errors import StoreError
 from planner.report.run_view import RunView, durable_text, fold, metric_texts, speed_texts, step_line
 from planner.store.follow import Follower
@@ -25,7 +25,7 @@ _PLAIN_INTERVAL_S = 5.0
 _ASK_S = 1.0
 # A longer pause between steps is explained.
 _QUIET_S = 2.0
-# Without a step for this long, a line says that the run is still alive.
+# Without a step for this long, a line says that the run is still alive. In a start and in a pause, it comes sooner.
 _SILENCE_S = 15.0
 # A look takes milliseconds. A disk that hangs must not delay the end of a run for longer.
 _LAST_LOOK_S = 10.0
@@ -49,11 +49,11 @@ class LivePanel:
         self._said_state = ""
         self._has_stepped = False
         self._stepped_s = time.monotonic()
-        self._reminders = WaitReports(_SILENCE_S)
+        self._reminders = WaitReports(SILENCE_S)
         self._follower = Follower(run, from_now=True)
         self._console = console
         self._view = begin
-        self._began_s = self._printed_s = time.monotonic()
+        self._began_s = self._printed_s = self._said_s = time.monotonic()
         self._live = Live(console=console, get_renderable=self._panel, refresh_per_second=4, transient=True)
         self._is_terminal = console.file.isatty()
         self._stop = threading.Event()
@@ -69,7 +69,8 @@ class LivePanel:
     def say(self, line: str) -> None:
         """Print a line above the panel."""
         # A terminal's panel needs whole lines above it. Elsewhere, a line is never broken.
-        elapsed_s = time.monotonic() - self._began_s
+        self._said_s = time.monotonic()
+        elapsed_s = self._said_s - self._began_s
         self._console.print(f"{elapsed_s:5.0f} s  {line}", soft_wrap=not self._is_terminal)
 
     def __enter__(self) -> Self:
@@ -127,10 +128,10 @@ class LivePanel:
         now_s = time.monotonic()
         if self._view.step != before.step:
             self._stepped_s, self._said_state, self._has_stepped = now_s, "", True
-            self._reminders.reset()
+            self._reminders = WaitReports(_SILENCE_S)
         elif now_s - self._stepped_s > _QUIET_S:
             self._say_state()
-        if not self._is_terminal and now_s - self._printed_s > _PLAIN_INTERVAL_S:
+        if not self._is_terminal and self._is_line_due(now_s):
             moved = self._view.step > before.step
             if moved or self._reminders.due(self._silence_s):
                 self._printed_s = now_s
@@ -139,11 +140,16 @@ class LivePanel:
     def _held_step(self) -> int:
         """The newest step that is held, asked again each second and whenever a line may be printed."""
         now_s = time.monotonic()
-        is_line_due = not self._is_terminal and now_s - self._printed_s > _PLAIN_INTERVAL_S
-        if now_s - self._asked_s <= _ASK_S and not is_line_due:
+        if now_s - self._asked_s <= _ASK_S and (self._is_terminal or not self._is_line_due(now_s)):
             return self._view.held_step
         self._asked_s = now_s
         return self.held_step()
+
+    def _is_line_due(self, now_s: float) -> bool:
+        """Whether the last line is old enough for one without news. In a start and in a pause, any line counts."""
+        if self._has_stepped and not self._said_state:
+            return now_s - self._printed_s > _PLAIN_INTERVAL_S
+        return now_s - self._said_s >= SILENCE_S
 
     @property
     def _silence_s(self) -> float:
@@ -158,6 +164,7 @@ class LivePanel:
         state = self.state()
         if state and state != self._said_state:
             self._said_state = state
+            self._reminders = WaitReports(self._silence_s + SILENCE_S)
             self.say(state)
 
     def _panel(self) -> Table:

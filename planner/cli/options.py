@@ -4,9 +4,6 @@ import math
 import os
 import shutil
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,9 +16,6 @@ if TYPE_CHECKING:
 
 RESUME_VARIABLE = "PLANNER_RESUME"
 """environment variable with the command that resumes the run, which `planner submit` sets on the cluster"""
-
-# Shorter work gets no progress bar.
-_BAR_AFTER_S = 1.0
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="a job file (YAML)", show_default=False)]
 SetOption = Annotated[
@@ -84,22 +78,6 @@ def warn_of_open_token() -> None:
     """Warn on stderr if other users can read the token that this process sends to a cluster."""
     if warning := token_warning(os.environ):
         typer.echo(f"planner: {warning}", err=True)
-
-
-@contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A context whose value is called with `(done, of)`. It draws a bar on stderr if that is a terminal."""
-    if not (sys.stderr and sys.stderr.isatty()):
-        yield lambda _done, _of: None
-        return
-    from rich.progress import Progress  # not at the top, because `planner plan` does without it
-
-    began_s = time.monotonic()
-    with Progress(console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, visible=False)
-        yield lambda done, of: bar.update(
-            task, completed=done, total=of, visible=time.monotonic() - began_s > _BAR_AFTER_S
-        )
 
 
 def terminal_width() -> int | None:

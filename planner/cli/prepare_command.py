@@ -1,19 +1,16 @@
 """`planner prepare SOURCE OUTPUT`: turns text or jsonl into one token file, which a run opens fast at any size."""
 
 import json
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, ProgressColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from planner.base.text import counted
+from planner.cli.activity import progress_bar
 from planner.cli.options import JsonOption
 from planner.data.jsonl import NAME_THE_FIELD
 from planner.data.prepare_tokens import prepare as prepare_file
@@ -47,7 +44,7 @@ def prepare(
         raise UserError("OUTPUT is empty. Write the name of a file")
     path = Path(output)
     began_s = time.monotonic()
-    with ended_like_ctrl_c(), _progress_bar() as progress:
+    with ended_like_ctrl_c(), progress_bar("bytes read", _columns) as progress:
         try:
             header = prepare_file(data, path, replace=force, progress=progress)
         except DataError as error:
@@ -85,11 +82,5 @@ def _data(source: str, kind: Kind | None, field: str) -> TextData | JsonlData:
     return TextData(kind="text", path=source)
 
 
-@contextmanager
-def _progress_bar() -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on stderr if that is a terminal. Its value is called with `(done, of)` bytes."""
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    shown = bool(sys.stderr and sys.stderr.isatty())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, of: bar.update(task, completed=done, total=of)
+def _columns() -> tuple[ProgressColumn, ...]:
+    return (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())

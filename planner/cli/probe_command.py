@@ -2,16 +2,15 @@
 
 import secrets
 import socket
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
 import typer
 
 from planner.base.disk import absolute_url
-from planner.cli.options import JsonOption, address_option, console, terminal_width, warn_of_open_token
+from planner.cli.activity import doing
+from planner.cli.options import JsonOption, address_option, terminal_width, warn_of_open_token
 from planner.errors import RunError, UserError
 from planner.probe.figures import MB, Probed
 from planner.probe.measure import measure
@@ -49,9 +48,9 @@ def probe(
         raise UserError("PATH is empty. Write a folder or a URL")
     url, folder = absolute_url(path), f"probe-{secrets.token_hex(6)}"
     warn = _Warnings()
-    with ended_like_ctrl_c(), _shown() as say:
+    with ended_like_ctrl_c(), doing("measuring") as now:
         ask = partial(_on_cluster, address) if address else _here
-        probed = ask(url, folder, size * MB, say, warn)
+        probed = ask(url, folder, size * MB, lambda text: now(f"measuring: {text}"), warn)
     typer.echo(probe_json(probed) if as_json else "\n".join(probe_text(probed, terminal_width())))
     if warn.number:
         raise RunError(f"the probe left files behind on {warn.number} nodes, as said above")
@@ -93,13 +92,3 @@ def _on_cluster(
         say("starting on each node")
         with on_cluster(url=url, folder=folder, token=token, warn=warn) as nodes:
             return measure(nodes, url, size_bytes=size_bytes, say=say)
-
-
-@contextmanager
-def _shown() -> Iterator[Callable[[str], None]]:
-    """A context whose value shows what is measured now, if stderr is a terminal."""
-    if not (sys.stderr and sys.stderr.isatty()):
-        yield lambda _text: None
-        return
-    with console(stderr=True).status("measuring") as status:
-        yield lambda text: status.update(f"measuring: {text}")

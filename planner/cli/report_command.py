@@ -9,8 +9,8 @@ import typer
 
 from planner.base.disk import absolute_url
 from planner.base.extras import how_to_install
+from planner.cli.activity import doing, progress_bar
 from planner.cli.new_file import require_free, write_new_file
-from planner.cli.options import progress_bar
 from planner.errors import NewerFormat, PlanError, PlannerError, UserError
 from planner.provenance.audit import Audit
 from planner.report.page.drawing import Drawing
@@ -102,12 +102,15 @@ def _reported(url: str, label: str, key: str, code: str, *, is_audited: bool) ->
     """
     if not is_run(Storage(url)):
         raise no_run_error(url)
-    found = survey(url)
+    with doing(f"reading {url}"):
+        found = survey(url)
     with progress_bar(f"{label}: generations read") as progress:
         story = read_story(RunFolder(Storage(url)), label, found.newest, progress)
     verdict, reason = _audited(url, label, code) if is_audited else (None, "The report was made with --no-audit.")
-    from planner.pictures.run_pictures import draw_run  # matplotlib
+    with doing(f"{label}: drawing"):
+        from planner.pictures.run_pictures import draw_run  # matplotlib
 
+        drawings = draw_run(story, key)
     return ReportedRun(
         label=label,
         story=story,
@@ -115,7 +118,7 @@ def _reported(url: str, label: str, key: str, code: str, *, is_audited: bool) ->
         audit=verdict,
         not_audited=reason,
         job=_job_text(found),
-        drawings=draw_run(story, key),
+        drawings=drawings,
     )
 
 

@@ -74,7 +74,8 @@ def run(
         _print_json(prepared.url, wanted=as_json)
         return
     if dry_run:
-        dry = check_start(prepared, display.warn, address=address, nodes=nodes, storage_gbps=storage_gbps)
+        with display.doing(f"checking the start{f' at {address}' if address else ''}"):
+            dry = check_start(prepared, display.warn, address=address, nodes=nodes, storage_gbps=storage_gbps)
         typer.echo(dry_run_json(dry) if as_json else "\n".join(dry_run_text(prepared.job, dry, terminal_width())))
         return
     again = resume_command(job, address=address, nodes=nodes, overrides=set_ or [], accept=accept or [])

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from planner.cli.activity import doing
 from planner.cli.options import JsonOption, print_heading, terminal_width
 from planner.errors import UserError
 from planner.report.run_table import run_line, run_table, runs_json
@@ -28,7 +29,8 @@ def runs(
     if not folder:
         raise UserError("FOLDER is empty. Write the folder or URL that holds the runs")
     is_fresh = folder == DEFAULT_FOLDER and not Path(folder).exists()
-    found = [] if is_fresh else survey_folder(folder)
+    with doing(f"reading {folder}"):
+        found = [] if is_fresh else survey_folder(folder)
     lines = sorted(map(run_line, found), key=lambda line: (-line.active_time_s, line.run))
     if as_json:
         typer.echo(runs_json(lines))

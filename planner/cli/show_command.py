@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from planner.base.disk import absolute_url
+from planner.cli.activity import doing
 from planner.cli.options import JsonOption, terminal_width
 from planner.errors import UserError
 from planner.report.run_table import detail_json, detail_text, run_detail
@@ -28,6 +29,7 @@ def show(
     url = absolute_url(run)
     if not is_run(Storage(url)):
         raise no_run_error(run)
-    detail = run_detail(survey(url, MOST_GENERATIONS))
+    with doing(f"reading {run}"):
+        detail = run_detail(survey(url, MOST_GENERATIONS))
     lines = [detail_json(detail)] if as_json else detail_text(detail, time.time(), terminal_width())
     typer.echo("\n".join(lines))

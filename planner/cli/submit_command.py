@@ -2,12 +2,14 @@
 
 import json
 import shlex
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from planner.base.text import counted
 from planner.base.version import VERSION
+from planner.cli.activity import doing
 from planner.cli.options import (
     RESUME_VARIABLE,
     AcceptOption,
@@ -24,7 +26,7 @@ from planner.submit.shipment import Shipment, collect, mebibytes, require_lastin
 from planner.submit.submission import Submission, dashboard_address, new_submission
 
 if TYPE_CHECKING:
-    from planner.submit.jobs_api import Ended
+    from planner.submit.jobs_api import Ended, JobsApi
 
 
 def submit(
@@ -34,6 +36,7 @@ def submit(
         typer.Option(
             envvar="RAY_API_SERVER_ADDRESS",
             show_default=False,
+            metavar="URL",
             help="address of the cluster's dashboard, such as http://HOST:8265",
         ),
     ],
@@ -58,22 +61,26 @@ def submit(
     options = [*_repeated("--set", set_), *_repeated("--accept", accept), *(["--verbose"] if verbose else [])]
     again = ["planner", "submit", job, "--address", address, *(["--follow"] if follow else []), *options]
     resume = shlex.join(again)
-    submission = new_submission(address, spec, collect(job, spec), options, {RESUME_VARIABLE: resume})
+    with doing("collecting the files"):
+        shipment = collect(job, spec)
+    submission = new_submission(address, spec, shipment, options, {RESUME_VARIABLE: resume})
     view = _View(spec, submission, resume, as_json=as_json)
     if dry_run:
         view.dry()
         return
-    from planner.submit.jobs_api import JobsApi  # imports Ray, which a dry run does not need
-
     warn_of_open_token()
-    server = JobsApi.connect(address)
-    server.submit(submission)
+    with doing(f"connecting to {address}") as now:
+        from planner.submit.jobs_api import JobsApi  # imports Ray, which a dry run does not need
+
+        server = JobsApi.connect(address)
+        now(f"sending {_contents(submission.shipment)}")
+        server.submit(submission)
     if not follow:
         view.sent(server.ray_version)
         return
     view.following(server.ray_version)
     try:
-        ended = server.follow(submission.submission_id, view.show)
+        ended = view.follow(server)
     except KeyboardInterrupt:
         view.left()
         raise typer.Exit(130) from None
@@ -124,9 +131,16 @@ class _View:
             self._opening(ray_version)
             self._say("The log follows. Ctrl-C leaves the job running.")
 
-    def show(self, text: str) -> None:
-        """Print a part of the log, unchanged."""
-        typer.echo(text, nl=False, err=self._as_json)
+    def follow(self, server: "JobsApi") -> "Ended":
+        """Print the log, unchanged, until the job has ended. Before its first line, say that it is awaited."""
+        with ExitStack() as waiting:
+            waiting.enter_context(doing("waiting for the job's first line: the cluster starts it"))
+
+            def show(text: str) -> None:
+                waiting.close()
+                typer.echo(text, nl=False, err=self._as_json)
+
+            return server.follow(self._submission.submission_id, show)
 
     def left(self) -> None:
         """Print that the job still runs, after Ctrl-C."""

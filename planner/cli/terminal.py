@@ -7,8 +7,8 @@ from functools import partial
 import typer
 from rich.console import Console
 
+from planner.cli.activity import doing, progress_bar
 from planner.cli.live_panel import LivePanel
-from planner.cli.options import progress_bar
 from planner.report.run_view import RunView
 from planner.runner.display import Display, Say, StartedRun
 
@@ -30,5 +30,9 @@ def display_on(out: Console, react: React | None = None) -> Display:
             yield watching.say
 
     return Display(
-        say=partial(out.print, soft_wrap=True), warn=partial(typer.echo, err=True), progress=progress_bar, watch=watch
+        say=partial(out.print, soft_wrap=True),
+        warn=partial(typer.echo, err=True),
+        progress=progress_bar,
+        doing=partial(doing, out=out),
+        watch=watch,
     )

@@ -1,10 +1,12 @@
 """`planner track RUN`: sends what a run's trackers lack."""
 
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
 
 from planner.base.disk import absolute_url
+from planner.cli.activity import doing
 from planner.errors import UserError
 from planner.files import dump_job, parse_job
 from planner.job import Job
@@ -35,7 +37,8 @@ def track(
         raise UserError("RUN is empty. Write a run's folder or URL")
     url = absolute_url(run)
     job = job_of_run(url, lambda job: _with_trackers(job, tracking or []))
-    track_run(job, url, typer.echo, follow=follow)
+    with nullcontext() if follow else doing("sending steps to the trackers"):
+        track_run(job, url, typer.echo, follow=follow)
 
 
 def _with_trackers(job: Job, trackers: list[str]) -> Job:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from planner.base.text import counted
+from planner.cli.activity import doing
 from planner.cli.counts import parse_history
 from planner.cli.options import DryRunOption, JobArgument, JsonOption, SetOption, console, terminal_width
 from planner.data.job_paths import require_paths
@@ -69,7 +70,9 @@ def verify(
     require_paths(written, job, "verify")
     spec = rehearsal_of(written, steps, on_gpus=on_gpus)
     if dry_run:
-        _print_dry_run(histories(spec, sizes, through_ray=through_ray), as_json=as_json)
+        with doing("checking the model and the data"):
+            both = histories(spec, sizes, through_ray=through_ray)
+        _print_dry_run(both, as_json=as_json)
         return
     out = console()
     if not as_json:
@@ -83,8 +86,8 @@ def verify(
         if not as_json:
             out.print(f"{time.monotonic() - began_s:5.0f} s  {line}", soft_wrap=True)
 
-    with ended_like_ctrl_c():
-        checks = verify_job(spec, sizes, through_ray=through_ray, on_gpus=on_gpus, say=say)
+    with ended_like_ctrl_c(), doing("starting the workers", None if as_json else out) as now:
+        checks = verify_job(spec, sizes, through_ray=through_ray, on_gpus=on_gpus, say=say, now=now)
     if as_json:
         typer.echo(as_json_text(spec, checks, on_gpus=on_gpus))
     else:

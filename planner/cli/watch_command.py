@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from planner.base.disk import absolute_url
+from planner.cli.activity import doing
 from planner.cli.live_board import LiveBoard, as_text
 from planner.cli.options import console
 from planner.cli.run_watcher import RunWatcher
@@ -37,7 +38,9 @@ def watch(
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     if not is_terminal or out.is_dumb_terminal:
         width = out.width if is_terminal else _WIDTH
-        lines = board(RunWatcher(url).look(), width, _HEIGHT, time.time(), ascii_only=not is_unicode(out.encoding))
+        with doing(f"reading {run}"):
+            seen = RunWatcher(url).look()
+        lines = board(seen, width, _HEIGHT, time.time(), ascii_only=not is_unicode(out.encoding))
         while lines and not lines[-1]:
             lines.pop()
         for line in lines:

@@ -10,9 +10,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from planner.dispatch.connection_errors import refusal
+from planner.dispatch.connection_errors import is_unanswered, refusal
 from planner.dispatch.ray_internal import keeps_loopback, quiet
-from planner.errors import RunError, UserError
+from planner.errors import ClusterUnreachable, RunError, UserError
 from planner.local_cluster.embedded import how_busy
 from planner.local_cluster.start_errors import is_late
 
@@ -20,6 +20,7 @@ from planner.local_cluster.start_errors import is_late
 CONNECT_S = 5.0
 # A running cluster disconnects a driver within 2 s. If the cluster is gone, Ray looks for it for a minute.
 _LEAVE_S = 90.0
+_MAX_PORT = 65535
 
 
 @contextlib.contextmanager
@@ -32,7 +33,8 @@ def connected(address: str, *, verbose: bool, embedded: bool = False) -> Iterato
         embedded: this process started that cluster.
 
     Raises:
-        UserError: there is no cluster, it refuses the connection, or ray was imported too early for an embedded one.
+        ClusterUnreachable: no cluster answers there.
+        UserError: the cluster refuses the connection, or ray was imported too early for an embedded one.
         RunError: the embedded cluster does not answer.
     """
     _require_listener(address)
@@ -54,7 +56,8 @@ def connected(address: str, *, verbose: bool, embedded: bool = False) -> Iterato
     except (OSError, RuntimeError, ValueError, RayError) as error:
         if embedded:
             raise RunError(_embedded_text(error)) from error
-        raise UserError(f"no Ray cluster at {address}: {refusal(error)}") from error
+        kind = ClusterUnreachable if is_unanswered(error) else UserError
+        raise kind(f"no Ray cluster at {address}: {refusal(error)}") from error
     with contextlib.nullcontext() if verbose else quiet():
         try:
             yield
@@ -119,13 +122,19 @@ def _leave(address: str, shutdown: Callable[[], None]) -> None:
 
 
 def _require_listener(address: str) -> None:
-    """Check that something listens at the address. Ray itself tries a dead address for more than ten minutes."""
+    """Check that something listens at the address. Ray itself tries a dead address for more than ten minutes.
+
+    Raises:
+        ClusterUnreachable: nothing listens there.
+        UserError: it is no address.
+    """
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if not port.isdigit():
         return  # Ray resolves `auto` and similar values
+    if not 0 < int(port) <= _MAX_PORT:
+        raise UserError(f"--address {address}: there is no port {port}. Write 1 to {_MAX_PORT} (Ray's default is 6379)")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
-    except (OSError, OverflowError, UnicodeError) as error:
-        raise UserError(
-            f"no Ray cluster at {address}: {error}. Check --address (or RAY_ADDRESS), or omit it"
-        ) from error
+    except (OSError, UnicodeError) as error:
+        kind = ClusterUnreachable if isinstance(error, OSError) else UserError
+        raise kind(f"no Ray cluster at {address}: {error}. Check --address (or RAY_ADDRESS), or omit it") from error

@@ -3,6 +3,10 @@
 import re
 
 _HOW = "Put the cluster's token into RAY_AUTH_TOKEN or ~/.ray/auth_token on this machine"
+# Patterns of `_SENTENCES` that mean that no Ray cluster answered.
+_NONE_HERE = "Could not find any running Ray instance"
+_NO_HEAD = r"Failed to connect to (?:GCS|Ray cluster)"
+_UNANSWERED = (_NONE_HERE, _NO_HEAD)
 # Pattern in Ray's error or in its causes -> what planner says. The first match wins, and its groups fill the text.
 _SENTENCES = {
     r"Version mismatch:.+?Ray: (\S+)\s+Python: (\S+).+?Ray: (\S+)\s+Python: (\S+)": (
@@ -24,15 +28,23 @@ _SENTENCES = {
     r"It looks like you set RAY_ADDRESS to an HTTP address": (
         "this is the dashboard's address. Give the head's address instead, host:6379 by default"
     ),
-    r"Could not find any running Ray instance": "none runs on this machine. Give the head's address, host:port",
+    _NONE_HERE: "none runs on this machine. Give the head's address, host:port",
     r"Found multiple active Ray instances: ({.*?})": "several run on this machine. Give the address of one: {0}",
     r"Malformed|[Ii]nvalid (?:Ray )?address|Port is not specified|Unable to parse port": (
         "this is not an address. Write host:port (Ray's default port is 6379)"
     ),
-    r"Failed to connect to (?:GCS|Ray cluster)": (
+    _NO_HEAD: (
         "the process that listens there does not answer as a Ray head. Give the head's own port, 6379 by default"
     ),
 }
+
+# What Ray says when a cluster answers, or when the address is wrong: another try would give the same.
+_ANSWERED = re.compile("|".join(pattern for pattern in _SENTENCES if pattern not in _UNANSWERED), re.DOTALL)
+
+
+def is_unanswered(error: BaseException) -> bool:
+    """Whether no Ray cluster answered, so that another try may succeed. False if one refused, or for no address."""
+    return _ANSWERED.search("\n".join(_chain(error))) is None
 
 
 def refusal(error: BaseException) -> str:

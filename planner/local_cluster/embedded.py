@@ -75,8 +75,10 @@ class EmbeddedCluster:
         *,
         quick_health_checks: bool = True,
         say: Callable[[str], None] = lambda _line: None,
+        progress: Callable[[int, int], None] = lambda _done, _of: None,
     ) -> None:
         self._say = say
+        self._progress = progress
         self.num_nodes = num_nodes
         self.shape = shape
         self.quick_health_checks = quick_health_checks
@@ -123,7 +125,8 @@ class EmbeddedCluster:
         self._link = open_link(QUICK_HEALTH_CHECKS if self.quick_health_checks else {})
         try:
             self._address = self._ask({"op": "start"}, START_DEADLINE_S)["address"]
-            for _ in range(self.num_nodes):
+            for number in range(self.num_nodes):
+                self._progress(1 + number, 1 + self.num_nodes)
                 self.add_node()
         except BaseException:
             self.close()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
-from planner.base.disk import expanded, is_file
+from planner.base.disk import expanded, is_file, place_text
 from planner.data.examples import BadRow
 from planner.data.formats import Kind, format_of
 from planner.data.row import row_of
@@ -187,7 +187,7 @@ def _is_saved(folder: Path) -> bool:
 
 def _missing(source: DatasetSource) -> Place:
     """A path with nothing at it: what planner would read goes into `data.path`, other files need their loader."""
-    lack = f"data.path: found nothing at {source.name} (relative to {Path.cwd()}). Put the data there"
+    lack = f"data.path: found nothing at {source.name}{place_text(source.name)}. Put the data there"
     is_read = _loader(source.name) in {"json", "parquet"} and source.is_whole
     return replace(_of_loader(source), path=source.name if is_read else "", lack=lack)
 

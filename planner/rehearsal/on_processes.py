@@ -25,13 +25,15 @@ def rehearse(
     parts: Sequence[SizePhase],
     worker: Worker,
     say: Callable[[str], None] = lambda _line: None,
+    now: Callable[[str], None] = lambda _text: None,
 ) -> None:
-    """Train the stages in order. Each resumes where the one before stopped.
+    """Train the stages in order. Each resumes where the one before stopped. `now` gets what is done meanwhile.
 
     Raises:
         PlannerError: a worker raised it, died or hung.
     """
     for part in parts:
+        now(f"training to step {part.end_step} of {parts[-1].end_step} at {counted(part.world_size, 'worker')}")
         workers.run(worker, part.world_size, launch, part.end_step)
         say(
             f"{part.end_step} of {parts[-1].end_step} steps done, the last ones at {counted(part.world_size, 'worker')}"

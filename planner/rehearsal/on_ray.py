@@ -33,19 +33,30 @@ _NOTICE_S = 30.0
 _CHANGE_DEADLINE_S = 180.0
 
 
-def rehearse_on_ray(launch: Launch, history: Sequence[SizePhase], say: Callable[[str], None]) -> None:
+def rehearse_on_ray(
+    launch: Launch,
+    history: Sequence[SizePhase],
+    say: Callable[[str], None],
+    now: Callable[[str], None] = lambda _text: None,
+) -> None:
     """Train the job on an embedded cluster that changes as `history` says. Call it in the main thread.
+
+    `now` gets what is done meanwhile.
 
     Raises:
         PlannerError: the run did not finish.
     """
     dispatch.set_environment(dispatch.EMBEDDED, embedded=True)
-    say(f"starting a Ray cluster of {history[0].world_size} nodes")
+    starting = f"starting a Ray cluster of {history[0].world_size} nodes"
+    say(starting)
+    now(starting)
     with (
         EmbeddedCluster(num_nodes=history[0].world_size, say=say) as cluster,
         connected(cluster.address, verbose=False, embedded=True),
         _Director(cluster, launch, history, say),
     ):
+        sizes = " -> ".join(str(part.world_size) for part in history)
+        now(f"starting the workers, and training {history[-1].end_step} steps at {sizes} workers")
         hooks = partial(observed_hooks, tuple(history))
         dispatch.train_on_ray(launch, dispatch.EMBEDDED, on_cpu=True, embedded=True, hooks=hooks, eager=True)
     say(f"{history[-1].end_step} steps done")

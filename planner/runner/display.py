@@ -32,12 +32,24 @@ class StartedRun:
     """the local cluster, or None on another cluster"""
 
 
+Progressing = Callable[[str], AbstractContextManager[Progress]]
+"""takes the name of the work, and returns a context for it, whose value is called during the work"""
+Doing = Callable[[str], AbstractContextManager[Say]]
+"""takes what is being done, and returns a context for it, whose value takes what is being done next"""
+
+
 def silent(_line: str) -> None:
     """Show nothing."""
 
 
-def _no_progress(_what: str) -> AbstractContextManager[Progress]:
+def no_progress(_what: str) -> AbstractContextManager[Progress]:
+    """A context whose value shows nothing. A `Progressing`."""
     return nullcontext(lambda _done, _of: None)
+
+
+def not_shown(_what: str) -> AbstractContextManager[Say]:
+    """A context that shows nothing. A `Doing`."""
+    return nullcontext(silent)
 
 
 def _not_watched(_started: StartedRun) -> AbstractContextManager[Say]:
@@ -52,8 +64,10 @@ class Display:
     """shows messages about the start and the end of the run"""
     warn: Say = silent
     """shows warnings, also where messages are not shown"""
-    progress: Callable[[str], AbstractContextManager[Progress]] = _no_progress
+    progress: Progressing = no_progress
     """takes the name of the work, and returns a context whose value is called during the work"""
+    doing: Doing = not_shown
+    """shows what is being done if it takes more than some seconds"""
     watch: Callable[[StartedRun], AbstractContextManager[Say]] = _not_watched
     """returns a context that shows the run's steps, and whose value shows messages between them"""
 

@@ -143,9 +143,10 @@ def _train(start: _Start, display: Display) -> None:
         watch = stack.enter_context(DriverWatch(start.subject))
         warnings = (f"warning: {text}" for text in prepared.passed_over)
         display.say("\n".join((start.opening, *warnings, *(f"data: {note}" for note in prepared.notes))))
-        cluster = stack.enter_context(embedded(local, display.say)) if local else None
+        cluster = stack.enter_context(embedded(local, display.say, display.progress)) if local else None
         place = cluster.address if cluster else start.address
-        stack.enter_context(_connected(place, watch, verbose=start.verbose, is_embedded=cluster is not None))
+        with display.doing(f"connecting to the Ray cluster at {place}"):
+            stack.enter_context(_connected(place, watch, verbose=start.verbose, is_embedded=cluster is not None))
         if warning := resource_warning(prepared.job, alive_nodes()):
             display.say(warning)
         if exported := connection.metrics_url():

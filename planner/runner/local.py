@@ -7,18 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from planner.base.text import counted
-from planner.base.wait_reports import reminded
 from planner.errors import UserError
 from planner.job import Job, Workers, batch_sizes, workers_of
 from planner.job.resource_names import hint
 from planner.local_cluster.embedded import EmbeddedCluster, NodeShape
 from planner.plan import useful_workers
-from planner.runner.display import Say
+from planner.runner.display import Progressing, Say, no_progress
 
 MOST_NODES = 64
 """the most logical nodes of a local cluster"""
-# On an idle machine, a head and eight nodes start faster than this.
-_SLOW_START_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +115,7 @@ def _unused(job: Job, count: int, used: int) -> str:
 
 
 @contextlib.contextmanager
-def embedded(local: LocalShape, say: Say) -> Iterator[EmbeddedCluster]:
+def embedded(local: LocalShape, say: Say, progress: Progressing = no_progress) -> Iterator[EmbeddedCluster]:
     """A context with the started local cluster, which is closed at the end.
 
     Raises:
@@ -128,8 +125,9 @@ def embedded(local: LocalShape, say: Say) -> Iterator[EmbeddedCluster]:
         say(f"warning: {local.warning}")
     room = f"starting a local Ray cluster with room for {counted(local.num_workers, 'worker')}"
     say(", ".join(filter(None, (room, local.unused))))
-    cluster = EmbeddedCluster(num_nodes=local.num_workers // local.workers_per_node, shape=local.shape, say=say)
-    with reminded(say, "the local Ray cluster is still starting", _SLOW_START_S):
+    num_nodes = local.num_workers // local.workers_per_node
+    with progress("Ray's head and nodes started") as started:
+        cluster = EmbeddedCluster(num_nodes=num_nodes, shape=local.shape, say=say, progress=started)
         cluster.start()
     with contextlib.closing(cluster):
         yield cluster

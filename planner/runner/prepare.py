@@ -94,8 +94,9 @@ def prepare(
     adapters = ""
     if check_data:
         require_paths(written, file, command)
-        model_files.check_here(job)
-        adapters = _adapters(job)
+        with display.doing("checking the model"):
+            model_files.check_here(job)
+            adapters = _adapters(job)
     data = _data_here(job, display, must=check_data)
     changes: tuple[str, ...] = ()
     if data is not None and committed is not None:

@@ -83,7 +83,13 @@ def histories(job: Job, sizes: Sequence[int], *, through_ray: bool) -> Histories
 
 
 def verify(
-    job: Job, sizes: Sequence[int], *, through_ray: bool, on_gpus: bool = False, say: Say = silent
+    job: Job,
+    sizes: Sequence[int],
+    *,
+    through_ray: bool,
+    on_gpus: bool = False,
+    say: Say = silent,
+    now: Say = silent,
 ) -> list[Check]:
     """Train a job from `rehearsal_of` through both histories in a temporary folder, and compare them.
 
@@ -92,12 +98,12 @@ def verify(
     """
     with _scratch() as folder:
         if through_ray:
-            return through_nodes(job, sizes, folder, say=say)
-        return through_processes(job, sizes, folder, on_gpus=on_gpus, say=say)
+            return through_nodes(job, sizes, folder, say=say, now=now)
+        return through_processes(job, sizes, folder, on_gpus=on_gpus, say=say, now=now)
 
 
 def through_processes(
-    job: Job, sizes: Sequence[int], folder: Path, *, on_gpus: bool = False, say: Say = silent
+    job: Job, sizes: Sequence[int], folder: Path, *, on_gpus: bool = False, say: Say = silent, now: Say = silent
 ) -> list[Check]:
     """Train both histories in local processes, one after the other, and compare them."""
     from planner.rehearsal.on_processes import gpu_backend, rehearse, train_observed, train_on_gpu  # torch
@@ -106,12 +112,13 @@ def through_processes(
     fixed, history = folder / "fixed", folder / "history"
     worker = train_on_gpu if on_gpus else train_observed
     with LocalWorkers(max(sizes), gpu_backend(max(sizes)) if on_gpus else "gloo") as workers:
-        rehearse(workers, Launch(job=job, url=str(fixed)), start, worker, say)
-        rehearse(workers, Launch(job=job, url=str(history)), parts, worker, say)
+        rehearse(workers, Launch(job=job, url=str(fixed)), start, worker, say, now)
+        rehearse(workers, Launch(job=job, url=str(history)), parts, worker, say, now)
+    now("comparing the two runs")
     return compare(job, fixed, history, sizes)
 
 
-def through_nodes(job: Job, sizes: Sequence[int], folder: Path, *, say: Say = silent) -> list[Check]:
+def through_nodes(job: Job, sizes: Sequence[int], folder: Path, *, say: Say = silent, now: Say = silent) -> list[Check]:
     """Train both histories on embedded Ray clusters, one after the other, and compare them."""
     from planner.rehearsal.on_ray import rehearse_on_ray  # torch
 
@@ -122,7 +129,8 @@ def through_nodes(job: Job, sizes: Sequence[int], folder: Path, *, say: Say = si
     workers = job.workers.model_copy(update={"min": 1, "max": max(clipped), "resources": {}})
     job = job.model_copy(update={"workers": workers})
     for url, parts in zip((fixed, history), _stages(job, clipped), strict=True):
-        rehearse_on_ray(new_launch(job, str(url), frozenset()), parts, say)
+        rehearse_on_ray(new_launch(job, str(url), frozenset()), parts, say, now)
+    now("comparing the two runs")
     return compare(job, fixed, history, clipped)
 
 

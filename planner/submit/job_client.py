@@ -12,7 +12,7 @@ from ray.job_submission import JobSubmissionClient
 from urllib3.exceptions import HTTPError
 
 from planner.base.extras import how_to_install
-from planner.errors import UserError
+from planner.errors import ClusterUnreachable, UserError
 from planner.submit.client_errors import first_line, readable_errors, root_cause, short_text, unreachable
 from planner.submit.private_names import limit_waits, server_version
 from planner.submit.submission import OLDEST_RAY
@@ -27,7 +27,8 @@ def connect(address: str) -> tuple[JobSubmissionClient, str]:
     """The client, and the cluster's Ray version (empty if the cluster does not report it).
 
     Raises:
-        UserError: no dashboard answers there, it refuses the token, its Ray is too old, or aiohttp is not installed.
+        ClusterUnreachable: no dashboard answers there.
+        UserError: what answers is no dashboard, it refuses the token, its Ray is too old, or aiohttp is not installed.
         RunError: the dashboard failed.
     """
     _require_aiohttp()
@@ -58,18 +59,20 @@ def _require_server(address: str) -> None:
     """Check that an HTTP server answers in time, with any status. Ray's client would ask without a timeout.
 
     Raises:
-        UserError: nothing answers there, or the answer is not HTTP.
+        ClusterUnreachable: nothing answers there.
+        UserError: the address is malformed, or the answer is not HTTP.
     """
     try:
         requests.get(f"{address}/api/version", timeout=_CONNECT_S, stream=True).close()
     except requests.exceptions.Timeout as error:
-        raise UserError(unreachable(address, f"no answer within {_CONNECT_S:g} s")) from error
+        raise ClusterUnreachable(unreachable(address, f"no answer within {_CONNECT_S:g} s")) from error
     except (HTTPError, UnicodeError) as error:  # requests does not wrap these for a malformed address
         raise UserError(unreachable(address, short_text(error))) from error
     except requests.exceptions.RequestException as error:
         cause = root_cause(error)
-        reason = "it does not speak HTTP" if isinstance(cause, HTTPException) else short_text(cause)
-        raise UserError(unreachable(address, reason)) from error
+        if isinstance(cause, HTTPException):
+            raise UserError(unreachable(address, "it does not speak HTTP")) from error
+        raise ClusterUnreachable(unreachable(address, short_text(cause))) from error
 
 
 def _require_version(address: str, version: str) -> None:

@@ -138,7 +138,7 @@ def test_the_demo_audits_a_loop_of_ones_own_without_another_option(cli, own_job,
     """It has no `--code`, and the user has named the file in the job."""
     asked = []
 
-    def audit(url, *, code=""):
+    def audit(url, *, code="", progress=None):  # noqa: ARG001  the demo shows how far it is
         asked.append((url, code))
         raise KeyboardInterrupt  # enough was seen
 

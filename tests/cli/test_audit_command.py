@@ -111,7 +111,7 @@ def test_a_run_without_its_manifests_cannot_be_audited(cli, run):
 
 def test_a_long_audit_draws_a_bar_on_a_terminal(cli, run, monkeypatch):
     """On stderr, because scripts read stdout. Without a terminal there is no bar."""
-    monkeypatch.setattr("planner.cli.options._BAR_AFTER_S", -1.0)
+    monkeypatch.setattr("planner.cli.activity._SHOWN_AFTER_S", 0.0)
     assert cli("audit", run).err == ""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)

@@ -58,7 +58,7 @@ def test_json_of_a_url(cli):
         (["nonsense://bucket"], 1, "no file system is known for nonsense://"),
         (["runs", "--size", "1000000"], 1, "1 file of 1.0 TB do not fit, because "),
         (["runs", "--size", "-1"], 2, "--size"),
-        (["runs", "--address", "127.0.0.1:1"], 2, "no Ray cluster at 127.0.0.1:1"),
+        (["runs", "--address", "127.0.0.1:1"], 1, "no Ray cluster at 127.0.0.1:1"),
         ([], 2, "PATH"),
     ],
 )

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import planner
-from planner.errors import PlanError, ResumeRefused, StoreError, UserError
+from planner.errors import ClusterUnreachable, PlanError, ResumeRefused, StoreError, UserError
 
 ROOT = Path(__file__).parents[2]
 NAMES = ["Job", "Plan", "Run", "audit", "plans", "read_job", "run"]
@@ -159,7 +159,7 @@ def test_what_the_command_refuses_is_raised(cli, recorded, place):
     with pytest.raises(UserError, match="--accept nothing: write one of "):
         planner.run(job, accept=["nothing"])
     elsewhere = planner.read_job(recorded.job, [f'checkpoint.path="{place}/new"'])
-    with pytest.raises(UserError, match=r"no Ray cluster at 127.0.0.1:1: "):
+    with pytest.raises(ClusterUnreachable, match=r"no Ray cluster at 127.0.0.1:1: "):
         planner.run(elsewhere, "127.0.0.1:1")
 
 
@@ -258,7 +258,7 @@ def test_a_ray_that_was_imported_first_is_told_apart():
         "import os, socket, ray\n"
         "from planner.dispatch import launch\n"
         "from planner.dispatch.connection import connected\n"
-        "from planner.errors import UserError\n"
+        "from planner.errors import ClusterUnreachable, UserError\n"
         "launch.set_environment(launch.EMBEDDED, embedded=True)\n"
         "with socket.create_server(('127.0.0.1', 0)) as server:\n"
         "    try:\n"

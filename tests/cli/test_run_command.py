@@ -135,10 +135,10 @@ def test_the_panel_shows_an_event_as_it_is(tmp_path, capsys):
 
 @pytest.mark.process
 def test_a_dead_address_is_told_in_seconds(cli, recorded, tmp_path):
-    """No process listens there: exit code 2 and one line. Ray itself retries for ten minutes."""
+    """No process listens there: exit code 1 and one line. Ray itself retries for ten minutes."""
     path = tmp_path / "run"
     answer = cli("run", recorded.job, "--set", f'checkpoint.path="{path}"', "--address", "127.0.0.1:1")
-    assert answer.code == 2
+    assert answer.code == 1
     assert "no Ray cluster at 127.0.0.1:1: " in answer.err
     assert "Check --address (or RAY_ADDRESS)" in answer.err
 

@@ -85,7 +85,7 @@ def wrong(says, *arguments, name=""):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        wrong("Missing option '--address'", "job.yaml"),
+        wrong("submit needs --address. Write planner submit ... --address URL", "job.yaml"),
         wrong("this is not http://HOST:PORT. Give the address of the cluster's dashboard", "job.yaml", "--address", ""),
         wrong("such as http://10.0.0.5:8266", "job.yaml", "--address", "10.0.0.5:8266"),
         wrong("such as http://HOST:8265", "job.yaml", "--address", "auto"),
@@ -108,7 +108,6 @@ def wrong(says, *arguments, name=""):
         wrong("data.path: no file at 'nothing'", "job.yaml", *AT, *SHARED, "--set", "data.path=nothing"),
         wrong("data.path: ../outside.txt is outside", "job.yaml", *AT, *SHARED, "--set", "data.path=../outside.txt"),
         wrong("the job file: ../job.yaml is outside", "../job.yaml", *AT, *SHARED),
-        wrong("no Ray dashboard at http://127.0.0.1:1: Connection refused. Check --address", "job.yaml", *AT, *SHARED),
     ],
 )
 def test_what_is_wrong_is_told_in_a_line_before_anything_is_sent(cli, job, arguments, says, monkeypatch):
@@ -125,6 +124,14 @@ def test_what_is_wrong_is_told_in_a_line_before_anything_is_sent(cli, job, argum
     assert (answer.code, answer.out) == (2, "")
     assert says in answer.err
     assert "Traceback" not in answer.err
+
+
+def test_a_dashboard_that_does_not_answer_is_no_mistake_of_the_input(cli, job, monkeypatch):
+    """It may still be starting: exit code 1, as docs/reference/exit-codes.md says."""
+    monkeypatch.chdir(job.parent)
+    answer = cli("submit", job.name, *AT, *SHARED)
+    assert (answer.code, answer.out) == (1, "")
+    assert "no Ray dashboard at http://127.0.0.1:1: Connection refused. Check --address" in answer.err
 
 
 def test_a_link_is_not_followed_to_what_lies_elsewhere(cli, job, monkeypatch, tmp_path_factory):

@@ -69,6 +69,35 @@ def test_the_demos_end_is_what_a_report_prints():
     assert shown.splitlines() == [*phase_table(recorded), "", *verdict(recorded)]
 
 
+# A word of planner's -> the text that explains it.
+EXPLAINED = {
+    "worker": "at any number of workers. A worker is one training process",
+    "FSDP2": "FSDP2 (PyTorch, each worker holds a part of the model)",
+    "resize": "it *resizes*: it splits the batch again",
+    "round": "*rounds* (forward and backward passes)",
+    "micro-batch": "A *micro-batch* is what a worker computes in one round",
+    "commit": "A *commit* is a whole checkpoint",
+    "generation": "A *generation* lasts from one resize to the next",
+    "held-out": "The *held-out* loss is of data that is not trained on",
+    "ledger": "*ledger* (its log of steps)",
+    "cursor": "cursor.** The place in the data, the *cursor*, is one integer",
+}
+UNEXPLAINED = ("manifest", "rehearsal", "accumulation", "shard", "W workers", "keeper")
+
+
+@pytest.mark.parametrize("word", EXPLAINED)
+def test_a_word_of_planners_is_explained_where_it_is_used_first(word):
+    """In the prose. Output and commands may show a word shortly before the sentence about it."""
+    prose = " ".join(re.sub(r"(?s)```.*?```|<picture>.*?</picture>|\(docs/\S*\)", "", README).split())
+    explained_at = prose.index(EXPLAINED[word])
+    used_at = re.search(rf"(?i)(?<![\w`/]){re.escape(word)}", prose).start()
+    assert explained_at <= used_at < explained_at + len(EXPLAINED[word]), prose[max(0, used_at - 40) : used_at + 40]
+
+
+def test_words_that_readme_does_not_explain_are_not_in_it():
+    assert [word for word in UNEXPLAINED if word in README] == []
+
+
 def test_five_guarantees_name_tests_that_are_there():
     """By file and function, so that no line number gets old."""
     section = README.partition("## Five guarantees")[2].partition("\n## ")[0]

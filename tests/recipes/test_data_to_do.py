@@ -215,7 +215,9 @@ def test_a_command_with_a_file_trains_on_that_file(command, method):
 
 def test_a_file_that_is_not_there_is_said_and_not_asked_of_the_hub(tmp_path):
     data, to_do = converted(f"{RECIPE}dataset_name: data/rows.jsonl\n")
-    told = f"data.path: found nothing at data/rows.jsonl (relative to {tmp_path}). Put the data there"
+    told = (
+        f"data.path: found nothing at data/rows.jsonl (relative to {tmp_path}, where planner runs). Put the data there"
+    )
     assert data["path"] == "data/rows.jsonl"
     assert any(text.startswith(told) for text in to_do)
     assert not commands(to_do)
