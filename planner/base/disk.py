@@ -25,6 +25,12 @@ def expanded(path: str) -> Path:
         return Path(path)
 
 
+def cache_folder() -> Path:
+    """The folder for what planner keeps on this machine. It may not exist."""
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return expanded(os.environ.get("PLANNER_CACHE") or f"{home}/planner")
+
+
 def absolute_url(path: str) -> str:
     """A URL unchanged, a local path made absolute, so that a process in another directory can use it."""
     return path if "://" in path else str(expanded(path).absolute())

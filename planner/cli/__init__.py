@@ -11,6 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from planner.base.version import VERSION
+from planner.cli.code_traceback import keep_traceback
 from planner.cli.commands import LazyGroup
 from planner.errors import PlannerError
 
@@ -47,7 +48,8 @@ def main() -> None:
     try:
         app()
     except PlannerError as error:
-        _fail(str(error), error.exit_code)
+        kept = keep_traceback(error.code_traceback) if error.code_traceback else None
+        _fail(f"{error}\nFor the whole traceback: {kept}" if kept else str(error), error.exit_code)
     except OSError as error:
         # Not a mistake in this program: a full disk behind stdout, or a file that was removed.
         _fail(str(error), 1)

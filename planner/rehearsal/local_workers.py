@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
+from planner.base.user_errors import UserCodeFailed
 from planner.errors import PlannerError, TrainingFailed
 
 # Limit for one stage of a rehearsal, for models of any size. A hanging collective fails after two minutes.
@@ -142,6 +143,10 @@ def _call(
         return function(rank, *arguments)
     except PlannerError as error:
         return error
+    except UserCodeFailed as failed:
+        told = TrainingFailed(f"worker {rank}: {failed}")
+        told.code_traceback = failed.error.traceback
+        return told
     except Exception:  # noqa: BLE001  # the caller gets the traceback
         return TrainingFailed(f"worker {rank}:\n{traceback.format_exc()}")
     finally:
