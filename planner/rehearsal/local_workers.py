@@ -11,7 +11,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -42,11 +43,12 @@ class LocalWorkers:
         # Daemons could not start processes to load data. Without this, Python would wait for the workers at exit.
         atexit.register(self.close)
         for _ in range(most):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs,))
-            process.start()
-            theirs.close()
-            self._workers.append((process, ours))
+            with _without_sigint():
+                ours, theirs = context.Pipe()
+                process = context.Process(target=_serve, args=(theirs,))
+                process.start()
+                theirs.close()
+                self._workers.append((process, ours))
 
     def run(self, function: Callable[..., Any], world_size: int, *arguments: Any) -> list[Any]:
         """Call `function(rank, *arguments)` on `world_size` workers in one process group. Returns results by rank.
@@ -86,6 +88,16 @@ class LocalWorkers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@contextmanager
+def _without_sigint() -> Iterator[None]:
+    """Block SIGINT, also in processes that are started here. A terminal sends Ctrl-C to all of them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _answers(pipes: Sequence[Connection]) -> tuple[dict[int, Any], PlannerError | None]:

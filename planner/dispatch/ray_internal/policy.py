@@ -282,12 +282,12 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         group.give_up(silent)
         dead = {node for node in nodes.values() if node in silent or node in self._draining}
         died = [rank for rank, error in errors.items() if has_died(error)]
-        blamed = died or culprit(errors)
+        code = failed_code(errors)
+        blamed = died or ([] if code else culprit(errors))  # no node is to blame for code
         reason = cause(died, nodes, errors)
         if lost_memory(errors):
             self._controller.lost_memory(reason)
         else:
-            code = failed_code(errors)
             mistake = Mistake(text=code[1].error.text, num_steps=code[1].num_steps) if code else None
             with self._telling_verdict():
                 self._controller.failed(
