@@ -81,6 +81,8 @@ class PlannerError(Exception):
 
     exit_code = 1
     max_chars = 100_000
+    code_traceback = ""
+    """the whole traceback, if code that the user wrote raised an error. Bounded and printable"""
 
     def __init__(self, text: str = "") -> None:
         # Shortened twice: before escaping to save work, and after it because escapes are longer.

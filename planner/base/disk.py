@@ -31,6 +31,12 @@ def no_folder_above(path: Path) -> Path | None:
     return None if there is None or os.path.isdir(there) else there  # noqa: PTH112  Path.is_dir may raise
 
 
+def cache_folder() -> Path:
+    """The folder for what planner keeps on this machine. It may not exist."""
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return expanded(os.environ.get("PLANNER_CACHE") or f"{home}/planner")
+
+
 def absolute_url(path: str) -> str:
     """A URL unchanged, a local path made absolute, so that a process in another directory can use it."""
     return path if "://" in path else str(expanded(path).absolute())

@@ -16,6 +16,7 @@ STORED: Mapping[str, int] = MappingProxyType(
         "manifests": 1,
         "held": 1,
         "status": 1,
+        "failure": 1,
         "reference": 1,
         "samples": 1,
         "tokens": 1,

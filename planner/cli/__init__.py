@@ -12,6 +12,7 @@ import typer
 
 from planner.base.version import VERSION
 from planner.base.working_dir import as_submitted
+from planner.cli.code_traceback import keep_traceback
 from planner.cli.commands import LazyGroup, UnknownCommand
 from planner.errors import PlannerError, UserError
 
@@ -62,7 +63,8 @@ def main() -> None:
     except typer.Abort:
         _fail("the input ended before the command had read what it asked for", 1)
     except PlannerError as error:
-        _fail(str(error), error.exit_code)
+        kept = keep_traceback(error.code_traceback) if error.code_traceback else None
+        _fail(f"{error}\nFor the whole traceback: {kept}" if kept else str(error), error.exit_code)
     except OSError as error:
         # Not a mistake in this program: a full disk behind stdout, or a file that was removed.
         _fail(str(error), 1)

@@ -6,6 +6,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from planner.cli.interrupted import interrupted_text
+
 # Name -> the first paragraph of the command's own help. The command `a-b` is the function `a_b` in the module
 # `planner.cli.a_b_command`.
 COMMANDS = {
@@ -88,6 +90,15 @@ class LazyGroup(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         """The parameters, `--help` included."""
         return _without_bool(super().get_params(ctx))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Call the command. If it is interrupted, say what is kept. typer then exits with 130."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            if text := interrupted_text(ctx.invoked_subcommand or "planner"):
+                typer.echo(f"planner: {text}", err=True)
+            raise
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Import the command that the arguments name, and return its name, the command and the other arguments.

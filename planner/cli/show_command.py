@@ -8,8 +8,10 @@ import typer
 from planner.base.disk import absolute_url
 from planner.cli.activity import doing
 from planner.cli.options import JsonOption, terminal_width
-from planner.errors import UserError
+from planner.errors import StoreError, UserError
 from planner.report.run_table import detail_json, detail_text, run_detail
+from planner.report.text_columns import printable
+from planner.store.code_failure import read_failure
 from planner.store.run_folder import no_run_error
 from planner.store.storage import Storage
 from planner.store.survey import MOST_GENERATIONS, is_run, survey
@@ -17,6 +19,9 @@ from planner.store.survey import MOST_GENERATIONS, is_run, survey
 
 def show(
     run: Annotated[str, typer.Argument(metavar="RUN", help="a run's folder or URL", show_default=False)],
+    code_traceback: Annotated[
+        bool, typer.Option("--traceback", help="print the whole traceback of the last error of your own code, and end")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show how a run stands: its state, generations, last events and the command that resumes it. Changes nothing.
@@ -29,7 +34,17 @@ def show(
     url = absolute_url(run)
     if not is_run(Storage(url)):
         raise no_run_error(run)
+    if code_traceback:
+        typer.echo(_traceback(url))
+        return
     with doing(f"reading {run}"):
         detail = run_detail(survey(url, MOST_GENERATIONS))
     lines = [detail_json(detail)] if as_json else detail_text(detail, time.time(), terminal_width())
     typer.echo("\n".join(lines))
+
+
+def _traceback(url: str) -> str:
+    failure = read_failure(Storage(url))
+    if failure is None:
+        raise StoreError(f"{url}: no error of your own code is kept in this run. See its events: planner show RUN")
+    return "\n".join(map(printable, failure.traceback.splitlines()))

@@ -19,7 +19,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
 
-from planner.base.disk import expanded
+from planner.base.disk import cache_folder
 from planner.base.format_versions import STORED, refusal
 from planner.base.permissions import make_folder, opener_within
 from planner.base.wait_reports import WaitReports
@@ -57,13 +57,8 @@ def cached(
         return _load(place) or _store(make(), place)
 
 
-def _home() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return expanded(os.environ.get("PLANNER_CACHE") or f"{home}/planner")
-
-
 def _folder() -> Path:
-    return _home() / "samples"
+    return cache_folder() / "samples"
 
 
 def _code_digest() -> str:
@@ -82,8 +77,8 @@ def _locked(place: Path, waits: Callable[[], None] = lambda: None) -> Iterator[N
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
-            make_folder(place.parent, _home())
-            opener = opener_within(_home())
+            make_folder(place.parent, cache_folder())
+            opener = opener_within(cache_folder())
             file = stack.enter_context(open(place.with_suffix(".lock"), "w", opener=opener))
             _lock(file, waits)
         yield
@@ -136,8 +131,8 @@ def _store(made: SampleSet, place: Path) -> SampleSet:
     }
     part = place.with_name(f"part-{uuid.uuid4().hex}")
     try:
-        make_folder(part, _home())
-        opener = opener_within(_home())
+        make_folder(part, cache_folder())
+        opener = opener_within(cache_folder())
         for name, mapped in arrays.items():
             with open(part / name, "wb", opener=opener) as stream:
                 mapped.array.tofile(stream)

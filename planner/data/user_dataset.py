@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from planner.base.disk import place_text
+from planner.base.user_errors import code_error
+from planner.base.working_dir import as_submitted
 from planner.data.base import RowContribution
 from planner.errors import DataError
 
@@ -41,7 +43,7 @@ class OwnDataset:
             DataError: the file or its function is missing, fails, or does not return a map.
         """
         make = function_of(path, "dataset")
-        with _errors_of_user(f"{path}: dataset() failed"):
+        with errors_of_user(f"{path}: dataset() failed"):
             samples = make()
             num_rows = len(samples)
             given = getattr(samples, "fingerprint", "")
@@ -60,7 +62,7 @@ class OwnDataset:
         Raises:
             DataError: the user's data set raised an error.
         """
-        with _errors_of_user(f"sample {row} of your data set"):
+        with errors_of_user(f"sample {row} of your data set"):
             return self.samples[row]
 
     def evidence(self, row: int) -> RowContribution:
@@ -85,7 +87,7 @@ def check_sum(row: int, sample: Any) -> int:
         DataError: the sample has a value that is not made of bytes, such as an object.
     """
     digest = hashlib.blake2b(row.to_bytes(8, "little"), digest_size=8)
-    with _errors_of_user(f"sample {row} of your data set"):
+    with errors_of_user(f"sample {row} of your data set"):
         _update(digest, sample, row)
     return int.from_bytes(digest.digest(), "little")
 
@@ -147,24 +149,23 @@ def _module(path: str) -> ModuleType:
     if str(file.parent) not in sys.path:
         # At the end, so that other files in the folder do not shadow a library.
         sys.path.append(str(file.parent))
-    with _errors_of_user(f"{path}: it cannot be imported"):
+    with errors_of_user(f"{path}: it cannot be imported"):
         return importlib.import_module(file.stem)
 
 
 @contextmanager
-def _errors_of_user(what: str) -> Iterator[None]:
+def errors_of_user(what: str) -> Iterator[None]:
     """Translate errors of the user's code. It may raise anything, also a `SystemExit` that looks like success.
 
     Raises:
-        DataError: the user's code raised.
+        DataError: the user's code raised. It has the traceback.
     """
     try:
         yield
     except (DataError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        try:
-            reason = str(error).splitlines()[0] if str(error) else ""
-        except Exception:  # noqa: BLE001  # `__str__` is the user's code, too
-            reason = ""
-        raise DataError(f"{what}: {type(error).__name__}: {reason}") from error
+        found = code_error(error)
+        failure = DataError(f"{as_submitted(what)}: {found.text}")
+        failure.code_traceback = found.traceback
+        raise failure from error

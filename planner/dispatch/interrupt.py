@@ -1,6 +1,6 @@
 """Ctrl-C, SIGTERM and a closed terminal.
 
-The first signal stops a run after a commit. The second says what that waits for. The third ends the workers at once.
+The first signal stops a run after a commit. The second says so at once and ends the workers at once.
 """
 
 import os
@@ -18,16 +18,20 @@ from planner.dispatch.mailbox import end_reply_key, end_request_key, status_key
 from planner.dispatch.ray_internal import kv_get, kv_put
 from planner.store.run_status import RunStatus
 
+# In the wakeup pipe, after the numbers of the signals that were ignored. No signal has this number.
+_NO_LONGER_IGNORED = b"\0"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _POLL_S = 0.1
 # Ray Train ends its workers within a second or two.
 _ABORT_S = 10.0
+# It waits for a group that starts just now. Somebody who asked twice does not.
+_AT_ONCE_S = 3.0
 # Ray Train's handler waits in C++ code, which looks for signals once a second.
 _AGAIN_S, _REPEATS = 3.0, 5
 # A step and a commit often take less than this.
 _SAID_AFTER_S = 30.0
-# The interrupt that ends the workers at once.
-_GIVES_UP_AT = 3
+# `timeout` sends SIGTERM twice, and a closed terminal may send SIGHUP twice. Those are one request. Ctrl-C is a person.
+_SAME_S = 1.0
 
 
 class Interrupts:
@@ -37,10 +41,12 @@ class Interrupts:
     Train installs its own handler. SIGTERM always stops the run.
     """
 
-    def __init__(self, launch_id: str, say: Callable[[str], None]) -> None:
-        self._launch_id, self._print = launch_id, say
-        self._ended = threading.Event()
+    def __init__(self, launch_id: str, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._launch_id, self._print, self._clock = launch_id, say, clock
+        self._asked_s = float("-inf")
+        self._ended, self._sending = threading.Event(), threading.Lock()
         self._is_soft = self._ignores_sigint = self._is_over = False
+        self._num_heard = self._num_own = 0
         self._num_asked = 0
 
     def __enter__(self) -> Self:
@@ -62,7 +68,8 @@ class Interrupts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ended.set()
+        with self._sending:
+            self._ended.set()
         signal.set_wakeup_fd(-1)
         os.close(self._written)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
@@ -73,7 +80,13 @@ class Interrupts:
 
     def _raise_sigint(self, *_: object) -> None:
         """Stop ignoring SIGINT, and raise it: the threads below end the run through SIGINT."""
+        now_s, before_s = self._clock(), self._asked_s
+        self._asked_s = now_s
+        if now_s - before_s < _SAME_S:
+            return
         self._ignores_sigint = False
+        with suppress(BlockingIOError):
+            os.write(self._written, _NO_LONGER_IGNORED)
         signal.raise_signal(signal.SIGINT)
 
     def _unless_ignored(self, handler: Callable[..., object]) -> Callable[..., None]:
@@ -90,25 +103,31 @@ class Interrupts:
         self._is_soft = True
 
         def handle(number: int, frame: Any) -> None:
+            if self._ended.is_set():
+                return
             self._num_asked += 1
-            if self._is_over or self._num_asked >= _GIVES_UP_AT:
-                if self._start_repeating():
-                    text = "ending the workers at once. The run resumes from the last durable step"
-                    # A handler must not wait for the terminal.
-                    threading.Thread(target=self._say, args=(text,), name="planner-say", daemon=True).start()
+            if self._is_over or self._num_asked > 1:
                 end_now(number, frame)
-            elif self._num_asked == 1:
+            else:
+                self._asked_s = self._clock()
                 threading.Thread(target=self._stop, name="planner-stop", daemon=True).start()
 
         return self._unless_ignored(handle)
 
-    def _start_repeating(self) -> bool:
-        """Repeat the signal if Ray Train does not end in time. False: that had begun already."""
+    def _start_repeating(self, wait_s: float) -> bool:
+        """Repeat the signal if Ray Train does not end within `wait_s`. False: that had begun already."""
         begins = not self._is_over
         self._is_over = True
         if begins:
-            threading.Thread(target=self._repeat, name="planner-repeat", daemon=True).start()
+            threading.Thread(target=self._repeat, args=(wait_s,), name="planner-repeat", daemon=True).start()
         return begins
+
+    def _interrupt(self) -> None:
+        """Send this process a SIGINT that nobody asked for."""
+        with self._sending:
+            if not self._ended.is_set():  # otherwise it would reach the handler of before
+                self._num_own += 1
+                os.kill(os.getpid(), signal.SIGINT)
 
     def _say(self, text: str) -> None:
         """Print it, if somebody still reads: the terminal may be closed, or the other end of a pipe interrupted too."""
@@ -119,30 +138,29 @@ class Interrupts:
         """Let all workers stop at one step and commit, then end them."""
         try:
             kv_put(end_request_key(self._launch_id), "yes")
-            self._say(
-                f"stopping: {self._wait_text()}. To end the workers at once and keep the last durable step, interrupt "
-                "two more times"
-            )
-            began_s, reports, is_acknowledged = time.monotonic(), WaitReports(_SAID_AFTER_S), False
+            wait_text = self._wait_text()
+            if not self._is_over:  # a second interrupt was faster
+                self._say(
+                    f"stopping: {wait_text}. To end the workers at once and keep the last durable step, interrupt once "
+                    "more"
+                )
+            began_s, reports = time.monotonic(), WaitReports(_SAID_AFTER_S)
             # This loop ends: the controller abandons workers that do not commit, and `controller_heartbeat.py` ends a
             # controller that does not answer.
             while not (self._is_over or self._ended.is_set() or kv_get(end_reply_key(self._launch_id))):
                 waited_s = time.monotonic() - began_s
-                is_asked_again = self._num_asked > 1 and not is_acknowledged
-                if is_asked_again or reports.due(waited_s):
-                    is_acknowledged = is_acknowledged or is_asked_again
+                if reports.due(waited_s):
                     self._say(self._still_text(waited_s))
                 time.sleep(_POLL_S)
         finally:
-            if not self._ended.is_set() and self._start_repeating():
-                os.kill(os.getpid(), signal.SIGINT)
+            if not self._ended.is_set() and self._start_repeating(_ABORT_S):
+                self._interrupt()
 
     def _still_text(self, waited_s: float) -> str:
         """What the stop waits for after `waited_s` seconds, and what the next interrupt does."""
-        more = "Interrupt once more" if self._num_asked > 1 else "Interrupt two more times"
         return (
-            f"still stopping after {duration(waited_s)}: {self._wait_text()}. {more} to end the workers at once: the "
-            "run then resumes from the last durable step"
+            f"still stopping after {duration(waited_s)}: {self._wait_text()}. Interrupt once more to end the workers "
+            "at once: the run then resumes from the last durable step"
         )
 
     def _wait_text(self) -> str:
@@ -154,24 +172,44 @@ class Interrupts:
         return "all workers finish their step, then it becomes durable"
 
     def _insist(self, heard: int) -> None:
-        """Repeat an early SIGINT if Ray Train does not end in time. The soft handler does that by itself.
+        """Answer a second interrupt, and repeat an early SIGINT if Ray Train does not end in time.
 
-        This thread reads the signals from the wakeup file descriptor until its writing end is closed.
+        This thread reads the signals from the wakeup file descriptor until its writing end is closed. Python calls its
+        handlers later, when Ray's C++ code returns, and only once for two signals that came before that.
         """
+        ignores = self._ignores_sigint
         while numbers := os.read(heard, 1):
-            if numbers[0] == signal.SIGINT and not (self._is_soft or self._ignores_sigint):
-                self._repeat()
+            ignores = ignores and numbers != _NO_LONGER_IGNORED
+            if numbers[0] != signal.SIGINT or ignores:
+                continue
+            if self._num_own:
+                self._num_own -= 1
+            elif self._is_soft:
+                self._hear()
+            else:
+                self._repeat(_ABORT_S)
         os.close(heard)
 
-    def _repeat(self) -> None:
+    def _hear(self) -> None:
+        """Count an interrupt that reached the soft handler, and answer it from the second on."""
+        self._num_heard += 1
+        if self._num_heard == 1 or self._ended.is_set():
+            return
+        if self._is_over:
+            self._say("the workers are being ended already")
+            return
+        self._start_repeating(_AT_ONCE_S)
+        self._interrupt()  # the handler may have been called once for both
+        self._say("ending the workers at once. The run resumes from the last durable step")
+
+    def _repeat(self, wait_s: float) -> None:
         """Send more SIGINTs, one after another, if Ray Train has not ended in time.
 
         A controller without workers never handles the abort, and Ray Train gives up at the third SIGINT. Two at once
         would count as one: Linux queues no second signal of a kind.
         """
-        wait_s = _ABORT_S
         for _ in range(_REPEATS):
             if self._ended.wait(wait_s):
                 return
-            os.kill(os.getpid(), signal.SIGINT)
+            self._interrupt()
             wait_s = _AGAIN_S

@@ -19,7 +19,7 @@ from planner.dispatch.controller_heartbeat import HeartbeatMonitor
 from planner.dispatch.interrupt import Interrupts
 from planner.dispatch.keeper_census import census_of
 from planner.dispatch.keepers import ending_keepers
-from planner.dispatch.mailbox import heartbeat_key, state_key, status_key
+from planner.dispatch.mailbox import heartbeat_key, state_key, status_key, verdict_key
 from planner.dispatch.ray_files import FOLDER, ray_storage
 from planner.dispatch.ray_internal import kv_get, kv_put
 from planner.dispatch.ray_internal.loopback import loopback_torch_config
@@ -112,7 +112,7 @@ def train_on_ray(
 ) -> None:
     """Train until the job is done, refused or interrupted. Call it in the main thread, connected to a cluster.
 
-    The first interrupt makes all workers commit, and `say` shows that. The third ends them at once. With `embedded`,
+    The first interrupt makes all workers commit, and `say` shows that. The second ends them at once. With `embedded`,
     this process started the cluster, and torch's process group also stays on loopback. `eager` uses every new node,
     even if the resize does not pay. `hooks` is called in each worker. A rehearsal has its own.
 
@@ -142,7 +142,8 @@ def train_on_ray(
                     trainer.fit()
                     break
                 except TrainingFailedError as error:
-                    raise TrainingFailed(f"Ray gave up: {last_line(str(error))}") from error
+                    text = _verdict(launch) or f"Ray gave up: {last_line(str(error))}"
+                    raise TrainingFailed(text) from error
                 except RayError as error:
                     _require_that_only_the_controller_died(error)
                     before, durable_step = durable_step, _durable_step(run)
@@ -158,6 +159,13 @@ def train_on_ray(
 
     if refusal := kv_get(worker_refusal_key(launch.launch_id)):
         raise RunError(refusal)
+
+
+def _verdict(launch: Launch) -> str:
+    """Why the controller ended the run with an error. Empty if it did not, or the cluster does not answer."""
+    with suppress(Exception):
+        return kv_get(verdict_key(launch.launch_id))
+    return ""
 
 
 def _durable_step(run: RunFolder) -> int:

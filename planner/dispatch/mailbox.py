@@ -33,6 +33,11 @@ def end_reply_key(launch_id: str) -> str:
     return f"ended-{launch_id}"
 
 
+def verdict_key(launch_id: str) -> str:
+    """Key under which the controller publishes why it ends the run with an error."""
+    return f"verdict-{launch_id}"
+
+
 def state_key(launch_id: str) -> str:
     """Key under which the controller publishes its status while no group trains."""
     return f"state-{launch_id}"

@@ -6,10 +6,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from planner.base.user_errors import UserCodeFailed
 from planner.dispatch import mailbox
 from planner.dispatch.keepers import keepers_of
 from planner.dispatch.ray_internal import kv_get, kv_put
 from planner.errors import PlannerError, TrainingFailed
+from planner.store.code_failure import CodeFailure, keep_failure
+from planner.store.storage import Storage
 from planner.train.hooks import Hooks
 from planner.train.setup import Launch
 
@@ -57,8 +60,8 @@ def train_worker(config: dict[str, Any]) -> None:
     """The function that Ray Train calls in each worker.
 
     Returning ends the run, raising restarts the worker group, and parking waits for a resize. A refusal
-    (`PlannerError`) is final and all workers agree on it, so it returns. Any other error propagates, and Ray starts
-    the next generation from the last commit.
+    (`PlannerError`) is final and all workers agree on it, so it returns. Any other error propagates. The controller
+    then decides whether a next generation starts from the last commit. Errors of the user's code are kept in the run.
     """
     import ray.train
 
@@ -69,13 +72,24 @@ def train_worker(config: dict[str, Any]) -> None:
         outcome = train(worker.launch, partial(_device, worker), worker.hooks(worker.launch))
     except PlannerError as error:
         if ray.train.get_context().get_world_rank() == 0:
+            _keep(worker.launch, str(error), error.code_traceback)
             kv_put(worker_refusal_key(worker.launch.launch_id), str(error))
         return
+    except UserCodeFailed as failed:
+        if failed.origin != "peers":  # the failure that matters is another worker's
+            _keep(worker.launch, str(failed), failed.error.traceback)
+        raise
     if not outcome.finished:
         # All workers stopped at the same step, and committed it or copied it into memory.
         times = {"commit_s": outcome.commit_s, "durable_after_s": outcome.durable_after_s}
         ray.train.report({mailbox.PARKED: True, **times, "is_held": outcome.is_held})
         mailbox.park()
+
+
+def _keep(launch: Launch, text: str, code_traceback: str) -> None:
+    """Keep an error of the user's code in the run. Nothing without a traceback: the error is not theirs."""
+    if code_traceback:
+        keep_failure(Storage(launch.url), CodeFailure.now(launch.launch_id, text, code_traceback))
 
 
 def worker_refusal_key(launch_id: str) -> str:

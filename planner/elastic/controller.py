@@ -13,6 +13,7 @@ from planner.base.text import counted, duration
 from planner.elastic.group import Group, start_limit_s
 from planner.elastic.history import NO_COMMIT, History, LastCommit
 from planner.elastic.losses import NodeLosses
+from planner.elastic.mistakes import Mistake
 from planner.elastic.next_decision import NextDecision, next_decision
 from planner.elastic.pause import NotAResize, PlannedPause, price
 from planner.elastic.states import ControllerContext, Ending, Idle, Rules, Running, State, Stopping, Waiting, WithGroup
@@ -189,16 +190,18 @@ class ElasticController:
             group=group,
         )
 
-    def failed(self, dead: frozenset[str], blamed: frozenset[str], reason: str) -> None:
+    def failed(self, dead: frozenset[str], blamed: frozenset[str], reason: str, mistake: Mistake | None = None) -> None:
         """Record that the group failed.
 
         Args:
             dead: nodes that are gone.
             blamed: nodes that are alive, but whose worker died.
             reason: how the first worker failed.
+            mistake: the error of the user's code that was the reason, or None.
 
         Raises:
-            TrainingFailed: there were too many failures that no lost node explains.
+            TrainingFailed: there were too many failures that no lost node explains, or another try would meet the same
+                mistake.
         """
         now_s = self._clock()
         group = None if isinstance(self.state, Idle | Ending) else self.state.group
@@ -206,7 +209,7 @@ class ElasticController:
         self._losses = self._losses.after_failure(dead, newest(in_memory=in_memory), now_s)
         self._tell_losses(now_s)
         state = self.state
-        known = state.known if dead else after_failure(state.known, blamed, reason, now_s)
+        known = state.known if dead else after_failure(state.known, blamed, reason, now_s, mistake)
         if not isinstance(state, Idle | Ending) and state.group.can_hold:
             group = state.group
             maybe = group.num_done if group.num_done > group.durable_step else 0

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any, Self
 
 from planner.base.text import counted, duration
+from planner.elastic.mistakes import Mistake, why_final
 from planner.errors import TrainingFailed
 from planner.plan import FIRST_ROUND_S, BatchSizes, CapacityAt, ResizeCost, Speeds, make_plan
 
@@ -98,6 +99,8 @@ class History:
     best_step: int = 0
     num_fruitless: int = 0
     """failures in a row without a step beyond `best_step`"""
+    mistake: Mistake | None = None
+    """the error of the user's code that ended the last group, if no step beyond `best_step` was done since"""
     failure_times: Times = ()
     """when the workers failed"""
     node_failure_times: Mapping[str, Times] = field(default_factory=dict)
@@ -115,6 +118,7 @@ class History:
             eval_s=float(metrics["eval_s"]) or self.eval_s,
             best_step=max(step, self.best_step),
             num_fruitless=0 if step > self.best_step else self.num_fruitless,
+            mistake=None if step > self.best_step else self.mistake,
         )
         # A new group reports 0 until its first commit.
         return history.after_commit(int(metrics["world_size"]), float(metrics["commit_s"]))
@@ -250,17 +254,22 @@ class History:
 
     # -- failures
 
-    def after_failure(self, blamed: frozenset[str], reason: str, now_s: float) -> tuple[Self, tuple[str, ...]]:
+    def after_failure(
+        self, blamed: frozenset[str], reason: str, now_s: float, mistake: Mistake | None = None
+    ) -> tuple[Self, tuple[str, ...]]:
         """A copy after a failure that no lost node explains, and the notes about it. `blamed` nodes are alive.
 
         Raises:
-            TrainingFailed: there were too many such failures.
+            TrainingFailed: there were too many such failures, or another try would meet the same mistake.
         """
+        if mistake and (why := why_final(mistake, self.mistake, best_step=self.best_step)):
+            raise TrainingFailed(f"{reason}. planner does not try again: {why}")
         nodes = {node: (*self.node_failure_times.get(node, ()), now_s)[-_NODE_FAILURES:] for node in blamed}
         history = replace(
             self,
             node_failure_times={**self.node_failure_times, **nodes},
             num_fruitless=self.num_fruitless + 1,
+            mistake=mistake,
             failure_times=(*self.failure_times, now_s)[-_MOST_FAILURES:],
         )
         _check_failures(history, reason, now_s)

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from planner.base.text import counted, duration
 from planner.elastic.group import Group, GroupNotice, hang, is_hung
+from planner.elastic.mistakes import Mistake
 from planner.elastic.pause import ForcedPause, NotAResize, Pause, PlannedPause
 from planner.elastic.places import UnusedPlaces, unused_places
 from planner.elastic.resize_choice import decide, longest_commit_wait_s, longest_warming_s
@@ -345,13 +346,15 @@ def forced_pause(group: Group, now_s: float) -> ForcedPause:
     )
 
 
-def after_failure(known: ControllerContext, blamed: frozenset[str], reason: str, now_s: float) -> ControllerContext:
+def after_failure(
+    known: ControllerContext, blamed: frozenset[str], reason: str, now_s: float, mistake: Mistake | None = None
+) -> ControllerContext:
     """A copy after workers failed and no lost node explains it.
 
     Raises:
-        TrainingFailed: there were too many such failures.
+        TrainingFailed: there were too many such failures, or another try would meet the same mistake of their code.
     """
-    history, texts = known.history.after_failure(blamed, reason, now_s)
+    history, texts = known.history.after_failure(blamed, reason, now_s, mistake)
     return replace(known, history=history).telling(*texts)
 
 

@@ -11,13 +11,15 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
+from planner.base.user_errors import UserCodeFailed
 from planner.errors import PlannerError, TrainingFailed
 
 # Limit for one stage of a rehearsal, for models of any size. A hanging collective fails after two minutes.
@@ -41,11 +43,12 @@ class LocalWorkers:
         # Daemons could not start processes to load data. Without this, Python would wait for the workers at exit.
         atexit.register(self.close)
         for _ in range(most):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs,))
-            process.start()
-            theirs.close()
-            self._workers.append((process, ours))
+            with _without_sigint():
+                ours, theirs = context.Pipe()
+                process = context.Process(target=_serve, args=(theirs,))
+                process.start()
+                theirs.close()
+                self._workers.append((process, ours))
 
     def run(self, function: Callable[..., Any], world_size: int, *arguments: Any) -> list[Any]:
         """Call `function(rank, *arguments)` on `world_size` workers in one process group. Returns results by rank.
@@ -85,6 +88,16 @@ class LocalWorkers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@contextmanager
+def _without_sigint() -> Iterator[None]:
+    """Block SIGINT, also in processes that are started here. A terminal sends Ctrl-C to all of them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _answers(pipes: Sequence[Connection]) -> tuple[dict[int, Any], PlannerError | None]:
@@ -142,6 +155,10 @@ def _call(
         return function(rank, *arguments)
     except PlannerError as error:
         return error
+    except UserCodeFailed as failed:
+        told = TrainingFailed(f"worker {rank}: {failed}")
+        told.code_traceback = failed.error.traceback
+        return told
     except Exception:  # noqa: BLE001  # the caller gets the traceback
         return TrainingFailed(f"worker {rank}:\n{traceback.format_exc()}")
     finally:

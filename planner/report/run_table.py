@@ -105,6 +105,10 @@ class RunDetail:
     seed: int
     data: str
     """the fingerprint, 64 hex digits"""
+    error: str
+    """the last error of the user's own code. Empty if there is none, or a generation has begun since"""
+    traceback: str
+    """the whole traceback of that error, or empty"""
     passed_over: tuple[str, ...]
     """newer commits than the newest good one that are lost or damaged, and what a start does instead"""
     driver: str
@@ -231,6 +235,8 @@ def run_detail(survey: Survey) -> RunDetail:
         equality=identity.equality if identity else "",
         seed=identity.seed if identity else 0,
         data=identity.data if identity else "",
+        error=survey.failure.text if survey.failure else "",
+        traceback=survey.failure.traceback if survey.failure else "",
         passed_over=survey.passed_over,
         driver=_driver_text(survey),
         samples_per_s=view.samples_per_s,
@@ -388,6 +394,8 @@ def detail_text(detail: RunDetail, now_s: float, width: int | None = None) -> li
     facts = [
         ("run", line.run),
         ("state", f"{line.state}{': ' if line.reason else ''}{line.reason}"),
+        ("error", detail.error),
+        ("traceback", shlex.join(["planner", "show", line.run, "--traceback"]) if detail.traceback else ""),
         *(("warning", text) for text in detail.passed_over),
         ("job", detail.job),
         ("model", detail.model),
@@ -414,7 +422,9 @@ def detail_text(detail: RunDetail, now_s: float, width: int | None = None) -> li
     ]
     shown = [(name, printable(value)) for name, value in facts if value]
     text = [
-        line for name, value in shown for line in hanging(f"{name:<11}", value, None if name == "resume" else width)
+        line
+        for name, value in shown
+        for line in hanging(f"{name:<11}", value, None if name in {"resume", "traceback"} else width)
     ]
     if detail.generations:
         text += ["", *_generation_table(detail)]

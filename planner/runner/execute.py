@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from planner.dispatch import launch as dispatch
 from planner.dispatch.metrics_exporter import MetricsExporter
 from planner.dispatch.resources import alive_nodes, room_for, shortage
 from planner.dispatch.token_file import token_warning
-from planner.errors import ClusterLost, RunError, TrainingFailed
+from planner.errors import ClusterLost, RunError, StoreError, TrainingFailed
 from planner.job import Job
 from planner.plan import Resources
 from planner.runner.commit_text import commit_text, newest_commit_text
@@ -23,6 +24,7 @@ from planner.runner.local import LocalShape, embedded, local_cluster
 from planner.runner.prepare import Prepared, disk_watch
 from planner.runner.signals import ended_like_ctrl_c
 from planner.runner.tracking_child import TrackingChild
+from planner.store.code_failure import read_failure
 from planner.store.lease import DriverLease
 from planner.store.newest import newest_commit
 from planner.store.records import Manifest
@@ -120,10 +122,24 @@ def execute(
     except ClusterLost as error:
         raise ClusterLost(driver_end_message(subject, str(error))) from error
     except TrainingFailed as error:
-        raise TrainingFailed(f"{error} ({newest_commit_text(prepared.url, prepared.total_steps)})") from error
+        text = f"{error} ({newest_commit_text(prepared.url, prepared.total_steps)})"
+        raise TrainingFailed(text + _traceback_line(start)) from error
+    except RunError as error:
+        if line := _traceback_line(start):
+            raise type(error)(f"{error}{line}") from error
+        raise
     with disk_watch(prepared.url, display.warn):
         newest = newest_commit(prepared.run).manifest
     return result_of(prepared, newest, resume_command, interrupted=interrupted)
+
+
+def _traceback_line(start: _Start) -> str:
+    """A line that says how to see the traceback of the user's code, if it failed in this launch. Empty if not."""
+    with contextlib.suppress(StoreError):
+        failure = read_failure(start.prepared.run.storage)
+        if failure and failure.launch == start.launch.launch_id:
+            return f"\nFor the whole traceback: {shlex.join(['planner', 'show', start.prepared.url, '--traceback'])}"
+    return ""
 
 
 def _train(start: _Start, display: Display) -> None:

@@ -11,6 +11,7 @@ from typing import Literal
 
 from planner.errors import NewerFormat, StoreError
 from planner.job import Job
+from planner.store.code_failure import CodeFailure, read_failure
 from planner.store.lease import newest_lease
 from planner.store.lease_record import FoundLease, LeaseRecord, this_driver
 from planner.store.ledger import header_among, records_among, require_segment_format, segment_name
@@ -73,6 +74,8 @@ class Survey:
     """of the newest generations, oldest first"""
     job_digest: str = ""
     """names the file of the newest generation's job, or empty before the first generation"""
+    failure: CodeFailure | None = None
+    """the last error of the user's own code, or None if there is none or a generation has begun since"""
     job: Job | None = None
     """the newest generation's job, or None if its file is gone or cannot be read"""
 
@@ -137,8 +140,14 @@ def survey(url: str, most_generations: int = 1) -> Survey:
         num_generations=len(numbers),
         segments=segments,
         job_digest=job_digest,
+        failure=_failure(run.storage, header),
         job=_job(run, job_digest),
     )
+
+
+def _failure(storage: Storage, newest: GenerationRecord | None) -> CodeFailure | None:
+    failure = read_failure(storage)
+    return failure if failure and (newest is None or failure.time_s > newest.time_s) else None
 
 
 def _live(storage: Storage, lease: FoundLease | None) -> RunStatus | None:

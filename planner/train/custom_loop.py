@@ -22,15 +22,18 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from planner.data.user_dataset import OwnDataset, check_sum, function_of
-from planner.errors import DataError, TrainingFailed
+from planner.base.user_errors import UserCodeFailed, code_error, origin_of
+from planner.data.user_dataset import OwnDataset, check_sum, errors_of_user, function_of
+from planner.errors import PlannerError, TrainingFailed
 from planner.job import Job
 from planner.train.batches import TokenCounts
+from planner.train.checkpoints.from_memory import MemoryLost
 from planner.train.collectives import let_fsdp_sum_gradients, use_own_collectives
 from planner.train.exact.determinism import require_shard_invariant
 from planner.train.flops import StepFlops
 from planner.train.hooks import GenerationEnd, Hooks
 from planner.train.lifecycle import Generation, begin, looping, make_sums
+from planner.train.loop import Loop
 from planner.train.optimizer_step import Step
 from planner.train.setup import Launch
 from planner.train.state import TrainState
@@ -46,6 +49,7 @@ class Run:
     def __init__(self, generation: Generation) -> None:
         self._generation = generation
         self._outcome: GenerationEnd | None = None
+        self._loop: Loop | None = None
         self._steps: Generator[Step] | None = None
         # So that every worker makes the same first weights.
         torch.manual_seed(generation.job.train.seed)
@@ -138,8 +142,14 @@ class Run:
         state = TrainState.of(model, optimizer, make_sums(generation, model))
         make_batch = _MakeBatch(collate)
         with looping(generation, state, lambda _note: (objective, StepFlops()), make_batch) as loop:
+            self._loop = loop
             yield from loop.steps()
             self._outcome = loop.outcome
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps this generation has done."""
+        return self._loop.outcome.step - self._generation.claim.start.step if self._loop is not None else 0
 
     @property
     def outcome(self) -> GenerationEnd:
@@ -163,10 +173,16 @@ def train_own(generation: Generation) -> GenerationEnd:
 
     Raises:
         PlannerError: the same error on every worker.
+        UserCodeFailed: the user's function raised an error or let one through, perhaps on this worker alone.
     """
     train = generation.world.agree(partial(function_of, generation.job.data.path, "train"))
     with closing(Run(generation)) as run:
-        train(run)
+        try:
+            train(run)
+        except (PlannerError, MemoryLost):
+            raise
+        except (Exception, SystemExit) as error:
+            raise UserCodeFailed(code_error(error), origin_of(error), run.num_steps) from error
     return run.outcome
 
 
@@ -223,10 +239,8 @@ class _MakeBatch:
         """
         samples = [dataset.sample(row) for row in rows]
         total = sum(check_sum(row, sample) for row, sample in zip(rows, samples, strict=True))
-        try:
+        with errors_of_user(f"samples {rows[:4]} cannot be collated"):
             content = self.collate(samples or [dataset.sample(0)])
-        except Exception as error:  # the user's code may raise anything
-            raise DataError(f"samples {rows[:4]} cannot be collated: {type(error).__name__}: {error}") from error
         return _OwnBatch(rows=tuple(rows), position=position, content=content, total=total)
 
 

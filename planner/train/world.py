@@ -176,6 +176,13 @@ def _gather(object_group: dist.ProcessGroup, value: T) -> list[T]:
     return values
 
 
+def _by_worker(rank: int, error: PlannerError) -> PlannerError:
+    """The error with the rank of the worker that raised it, while others did not."""
+    named = type(error)(f"worker {rank}: {error}")
+    named.code_traceback = error.code_traceback
+    return named
+
+
 def _agree(object_group: dist.ProcessGroup, work: Callable[[], T]) -> T:
     result: T | None = None
     error: PlannerError | None = None
@@ -187,5 +194,5 @@ def _agree(object_group: dist.ProcessGroup, work: Callable[[], T]) -> T:
     errors = [(rank, e) for rank, e in enumerate(gathered) if e is not None]
     if errors:
         rank, first = errors[0]
-        raise first if len(errors) == len(gathered) else type(first)(f"worker {rank}: {first}")
+        raise first if len(errors) == len(gathered) else _by_worker(rank, first)
     return result  # type: ignore[return-value]  # no error means that work() returned

@@ -5,11 +5,13 @@ import json
 import re
 import shlex
 import shutil
+import sys
 
 import pytest
 
 from planner.files import read_job
 from planner.report.run_table import RunDetail, RunLine
+from planner.store.code_failure import CodeFailure, keep_failure
 from planner.store.lease import DriverLease
 from planner.store.lease_record import lease_name, this_driver
 from planner.store.records import seal
@@ -62,6 +64,44 @@ def test_the_run_that_was_active_last_comes_first(cli, runs):
     segment = runs / "longer" / "ledger" / "000002.jsonl"
     segment.write_text(re.sub(r'"time_s":[\d.]+', '"time_s":4000000000.5', segment.read_text(), count=1))
     assert next(iter(states(cli))) == "longer"
+
+
+def test_an_error_of_the_users_code_is_shown_with_its_traceback(cli, runs):
+    """Type, file and line, and the command that prints the rest. Once a generation has begun, only the command does."""
+    place = Storage(str(runs / "whole"))
+    answer = cli("show", runs / "whole", "--traceback")
+    assert (answer.code, answer.out) == (1, "")
+    assert "no error of your own code is kept in this run" in answer.err
+    text = "train() raised NameError: x (loop.py:7, in train)"
+    keep_failure(place, CodeFailure.now("l", text, "Traceback:\n  \x1b[31mline\nNameError: x\n"))
+    shown = cli("show", runs / "whole").out
+    assert f"error      {text}\n" in shown
+    assert f"traceback  planner show {shlex.quote(place.url)} --traceback\n" in shown
+    assert cli("show", runs / "whole", "--traceback").out == "Traceback:\n  \\x1b[31mline\nNameError: x\n"
+    found = json.loads(cli("show", runs / "whole", "--json").out)
+    assert found["error"] == text
+    keep_failure(place, CodeFailure.now("l", text, "old\n").model_copy(update={"time_s": 1.0}))
+    assert "error  " not in cli("show", runs / "whole").out
+    assert cli("show", runs / "whole", "--traceback").out == "old\n"
+
+
+def test_a_mistake_outside_a_run_is_told_with_the_file_that_has_its_traceback(cli, tmp_path, monkeypatch):
+    """The same file each time, for this user only."""
+    monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "my_broken_loop.py").write_text("def dataset():\n    return undefined\n\ndef train(run):\n    pass\n")
+    (tmp_path / "job.yaml").write_text(
+        "name: own\nmodel: {kind: own}\ndata: {kind: own, path: my_broken_loop.py}\nobjective: own\n"
+        "batch: {global: 4, max_micro: 1}\ntrain: {steps: 2, optimizer: {kind: own}}\nworkers: {gpus: 0}\n"
+    )
+    answer = cli("run", "job.yaml")
+    file = tmp_path / "cache" / "traceback.txt"
+    assert answer.code == 2
+    assert "NameError: name 'undefined' is not defined (" in answer.err
+    assert f"{tmp_path / 'my_broken_loop.py'}:2, in dataset)" in answer.err
+    assert f"planner: For the whole traceback: {file}\n" in answer.err
+    assert "return undefined" in file.read_text()
+    assert file.stat().st_mode & 0o077 == 0
 
 
 def test_the_json_has_every_field(cli, runs):

@@ -4,6 +4,9 @@ import subprocess
 import sys
 
 import pytest
+import typer
+
+from planner.cli.commands import COMMANDS
 
 LONG = "x" * 5000
 
@@ -276,6 +279,30 @@ def test_a_message_in_another_encoding_is_still_a_message(place):
     assert done.stderr.startswith("planner: n\\xf6.yaml: found no such file")
 
 
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_command_says_what_is_kept_when_it_is_interrupted(cli, monkeypatch, command):
+    """In one line. `watch` gives the terminal back as it was."""
+
+    def interrupted(*_arguments, **_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("planner.cli.commands.load", interrupted)
+    answer = cli(command)
+    assert (answer.code, answer.out) == (130, "")
+    assert answer.err.count("\n") == 1
+
+    def command_function() -> None:
+        raise KeyboardInterrupt
+
+    maker = typer.Typer()
+    maker.command()(command_function)
+    monkeypatch.setattr("planner.cli.commands.load", lambda _name: typer.main.get_command(maker))
+    answer = cli(command)
+    assert (answer.code, answer.out) == (130, "")
+    assert answer.err.startswith(f"planner: {command} was interrupted. ") == (command != "watch")
+    assert answer.err.count("\n") == (command != "watch")
+
+
 def test_ctrl_c_is_130(cli, monkeypatch):
     """Also before anything has started. There is no traceback."""
 
@@ -285,4 +312,5 @@ def test_ctrl_c_is_130(cli, monkeypatch):
     monkeypatch.setattr("planner.cli.plan_command.read_job", interrupted)
     answer = cli("plan", "job.yaml")
     assert (answer.code, answer.out) == (130, "")
+    assert answer.err == "planner: plan was interrupted. It changed nothing\n"
     assert "Traceback" not in answer.err

@@ -4,13 +4,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from planner.base.user_errors import CodeError, UserCodeFailed
 from planner.dispatch import worker
 from planner.dispatch.keeper_census import Wanted
-from planner.dispatch.mailbox import PARKED, end_reply_key, request_stop, state_key, status_key
+from planner.dispatch.mailbox import PARKED, end_reply_key, request_stop, state_key, status_key, verdict_key
 from planner.elastic.controller import ElasticController
 from planner.elastic.node_requests import NodeRequests
 from planner.elastic.states import Idle, Rules, Waiting
 from planner.elastic.view import Act, View
+from planner.errors import TrainingFailed
 from planner.plan import FIRST_COLLECTIVES_S, BatchSizes, ResizeCost, WorkerRange
 from planner.store.run_status import RunStatus
 
@@ -55,6 +57,24 @@ def start(policy):
 def hear(policy, metrics, rank=0):
     worker = SimpleNamespace(training_report=SimpleNamespace(metrics=metrics))
     policy._hear(SimpleNamespace(worker_statuses={rank: worker}))
+
+
+def test_a_mistake_in_the_users_code_ends_the_run_and_its_whole_text_is_published(policy, published, monkeypatch):
+    """Ray passes on the last 300 characters of a text."""
+    from planner.dispatch.ray_internal import policy as policies
+
+    monkeypatch.setattr(policies, "silent_nodes", lambda _nodes: set())
+    policy._room, policy._suspects, policy._draining = {}, set(), {}
+    rules = Rules(sizes=BatchSizes(global_batch=4, max_micro=2), workers=WorkerRange(least=1, most=2), has_eval=False)
+    policy._controller = ElasticController(rules, cost=ResizeCost(grow_s=1, shrink_s=1), clock=lambda: 0.0)
+    workers = [SimpleNamespace(metadata=SimpleNamespace(node_id=node)) for node in "ab"]
+    group = SimpleNamespace(get_workers=lambda: workers, give_up=lambda _silent: None)
+    policy._controller.started(("a", "b"))
+    error = CodeError(kind="NameError", message="x" * 290, place="/home/me/loop.py:7, in train", traceback="")
+    with pytest.raises(TrainingFailed):
+        policy.group_failed(group, {1: UserCodeFailed(error, "code", 0)})
+    text = f"worker 1 on node b: train() raised NameError: {'x' * 290} (/home/me/loop.py:7, in train). planner does"
+    assert published[verdict_key("l")].startswith(text)
 
 
 def test_a_group_that_steps_is_no_longer_loading(policy, published):
@@ -289,7 +309,7 @@ def test_a_failed_group_leaves_no_dead_node_to_the_next_one(policy, published, m
     failures = []
     monkeypatch.setattr(policies, "silent_nodes", lambda nodes: nodes & {"b", "c"})
     policy._room, policy._draining, policy._suspects = dict.fromkeys("abcd", 1), {}, set()
-    policy._controller.failed = lambda dead, blamed, _reason: failures.append((dead, blamed))
+    policy._controller.failed = lambda dead, blamed, *_: failures.append((dead, blamed))
     workers = [SimpleNamespace(metadata=SimpleNamespace(node_id=node)) for node in "ab"]
     group = SimpleNamespace(get_workers=lambda: workers, give_up=lambda _nodes: None)
     policy.group_failed(group, {0: RuntimeError("connection reset")})

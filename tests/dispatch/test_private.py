@@ -116,4 +116,24 @@ class TestBlame:
 
         text = cause([1], {0: "aa" * 28, 1: "bb" * 28}, {1: RuntimeError("The actor is dead\nit may be (1) ...")})
         assert text == "worker 1 on node bbbbbbbb died (killed, or out of memory)"
-        assert cause([], {0: "aa" * 28}, {0: ValueError("x\ny")}) == "worker 0 on node aaaaaaaa: y"
+        assert cause([], {0: "aa" * 28}, {0: ValueError("x\ny")}) == "worker 0 on node aaaaaaaa: ValueError: y"
+
+    def test_the_mistake_in_code_is_told_and_not_the_broken_collective_of_the_others(self):
+        """With type, file and line. Without a mistake, the first worker's error is told."""
+        from planner.base.user_errors import CodeError, UserCodeFailed
+        from planner.dispatch.ray_internal.diagnosis import cause, failed_code, mistake_of
+
+        def failed(kind, message, origin):
+            error = CodeError(kind=kind, message=message, place="loop.py:7, in train", traceback="")
+            return UserCodeFailed(error, origin, 0)
+
+        gone, typo = failed("RuntimeError", "Connection closed", "peers"), failed("NameError", "x", "code")
+        nodes = {0: "aa" * 28, 1: "bb" * 28}
+        assert failed_code({0: gone, 1: typo}) == (1, typo)
+        text = "worker 1 on node bbbbbbbb: train() raised NameError: x (loop.py:7, in train)"
+        assert cause([], nodes, {0: gone, 1: typo}) == text
+        assert mistake_of({0: gone, 1: typo}, nodes).node == mistake_of({1: typo}, nodes).node == "bb" * 28
+        assert mistake_of({0: typo, 1: typo}, nodes).node == mistake_of({0: typo}, {0: "aa" * 28}).node == ""
+        assert mistake_of({0: gone}, nodes) is failed_code({0: gone}) is None
+        text = "worker 0 on node aaaaaaaa: train() raised RuntimeError: Connection closed (loop.py:7, in train)"
+        assert cause([], nodes, {0: gone}) == text

@@ -6,11 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from planner.base.user_errors import CodeError, UserCodeFailed
 from planner.dispatch import mailbox
 from planner.dispatch.worker import WorkerConfig, train_worker, worker_hooks
+from planner.errors import DataError
 from planner.job import Job
 from planner.rehearsal import on_ray
 from planner.rehearsal.stages import stages
+from planner.store.code_failure import read_failure
+from planner.store.storage import Storage
 from planner.train import generation
 from planner.train.hooks import GenerationEnd, Hooks, Note
 from planner.train.setup import Launch
@@ -93,6 +97,44 @@ def test_a_worker_that_parks_reports_where_its_last_step_is(launch, monkeypatch,
     train_worker({"worker": WorkerConfig(launch=launch, on_cpu=True, hooks=lambda _launch: Hooks())})
     report = {mailbox.PARKED: True, "commit_s": 0.5, "durable_after_s": 0.7, "is_held": is_held}
     assert order == [report, "parks"]
+
+
+def failing(launch, monkeypatch, error):
+    def train(*_):
+        raise error
+
+    monkeypatch.setattr(generation, "train", train)
+    monkeypatch.setattr(ray_train().__name__ + ".get_context", lambda: SimpleNamespace(get_world_rank=lambda: 0))
+    told = {}
+    monkeypatch.setattr("planner.dispatch.worker.kv_put", told.__setitem__)
+    config = {"worker": WorkerConfig(launch=launch, on_cpu=True, hooks=lambda _launch: Hooks())}
+    return config, told
+
+
+@pytest.mark.parametrize(("origin", "is_kept"), [("code", True), ("environment", True), ("peers", False)])
+def test_an_error_of_the_users_code_is_kept_in_the_run(launch, monkeypatch, origin, is_kept):
+    """With its traceback, by the worker itself. A collective that other workers broke says nothing."""
+    error = CodeError(kind="NameError", message="x", place="loop.py:7, in train", traceback="Traceback")
+    config, _ = failing(launch, monkeypatch, UserCodeFailed(error, origin, 0))
+    with pytest.raises(UserCodeFailed):
+        train_worker(config)
+    found = read_failure(Storage(launch.url))
+    assert (found is not None) == is_kept
+    if found:
+        text = "train() raised NameError: x (loop.py:7, in train)"
+        assert (found.launch, found.text, found.traceback) == ("this", text, "Traceback")
+
+
+@pytest.mark.parametrize("traceback", ["Traceback", ""])
+def test_an_error_of_the_users_data_is_kept_and_refuses_the_run(launch, monkeypatch, traceback):
+    """All workers agree on it. One without a traceback is not of their code."""
+    error = DataError("sample 3 of your data set: KeyError: 'x' (loop.py:7, in __getitem__)")
+    error.code_traceback = traceback
+    config, told = failing(launch, monkeypatch, error)
+    train_worker(config)
+    assert told == {"refusal-this": str(error)}
+    found = read_failure(Storage(launch.url))
+    assert (found.text if found else "") == (str(error) if traceback else "")
 
 
 def test_a_rehearsals_hooks_travel_to_a_worker_by_name(launch):

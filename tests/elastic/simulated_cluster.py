@@ -70,10 +70,10 @@ class Cluster:
         if node in self.group:
             self.fail(dead={node})
 
-    def fail(self, dead=(), blamed=(), reason="it died"):
+    def fail(self, dead=(), blamed=(), reason="it died", **mistake):
         self.lose_steps()
         self.group, self.stopping_since, self.newcomers = (), None, "none"
-        self.controller.failed(frozenset(dead), frozenset(blamed), reason)
+        self.controller.failed(frozenset(dead), frozenset(blamed), reason, **mistake)
 
     @property
     def begins_with(self):

@@ -40,6 +40,18 @@ def _dies_alone(rank):
     signal.pause()
 
 
+def _interrupts_itself(_rank):
+    signal.raise_signal(signal.SIGINT)
+    return "goes on"
+
+
+def test_a_ctrl_c_that_the_terminal_sends_to_all_ends_no_worker_with_a_traceback():
+    """The parent ends them. Found by hand: each worker printed where it was, and so did one that still imported."""
+    with LocalWorkers(1) as workers:
+        assert workers.run(_interrupts_itself, 1) == ["goes on"]
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
 def test_results_come_by_rank():
     """The processes are kept for the next call."""
     with LocalWorkers(2) as workers:

@@ -205,6 +205,20 @@ def test_mistakes_are_told_in_a_sentence(workers, make_job, tmp_path, mistake):
         workers.run(run_job, 1, make_job(f"\ndef train(run):\n    {code}\n"), str(tmp_path))
 
 
+def test_an_error_in_train_names_its_type_and_line(workers, make_job, tmp_path):
+    """And has the whole traceback. It is a mistake of theirs, and no step was done."""
+    job = make_job("\ndef train(run):\n    run.shrad(None)\n")
+    line = len(HEAD.splitlines()) + 3
+    with pytest.raises(TrainingFailed) as caught:
+        workers.run(run_job, 1, job, str(tmp_path))
+    assert str(caught.value) == (
+        "worker 0: train() raised AttributeError: 'Run' object has no attribute 'shrad' "
+        f"({job.data.path}:{line}, in train)"
+    )
+    assert caught.value.code_traceback.startswith("Traceback (most recent call last):")
+    assert "run.shrad(None)" in caught.value.code_traceback
+
+
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
@@ -223,7 +237,10 @@ def test_what_the_job_asks_for_must_be_there(workers, make_job, tmp_path, sectio
     ("code", "message"),
     [
         ("dataset = 3", "it has no function dataset"),
-        ("def dataset():\n    raise OSError('no disk')", r"dataset\(\) failed: OSError: no disk"),
+        (
+            "def dataset():\n    raise OSError('no disk')",
+            r"failed: OSError: no disk \(/.*py:\d+, in dataset\)$",
+        ),
         ("def dataset():\n    return []", "has no samples"),
         ("def dataset():\n    return [object()]", "holds object"),
         ("import nothing_of_this_name", "cannot be imported: ModuleNotFoundError"),

@@ -8,8 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import ray
 
 from planner.base.text import last_line
+from planner.base.user_errors import UserCodeFailed
 from planner.dispatch import mailbox
 from planner.dispatch.ray_internal import shapes
+from planner.elastic.mistakes import Mistake
 
 # A running machine accepts a connection at once, also across a data centre.
 _PROBE_S = 1.0
@@ -53,6 +55,34 @@ def culprit(errors: dict[int, Exception]) -> list[int]:
     return own if len(own) == 1 < len(errors) else []
 
 
+def failed_code(errors: dict[int, Exception]) -> tuple[int, UserCodeFailed] | None:
+    """The first rank whose training function raised an error of the user's code. None if no rank's did."""
+    for rank, error in sorted(errors.items()):
+        if isinstance(error, UserCodeFailed) and error.origin == "code":
+            return rank, error
+    return None
+
+
+def mistake_of(errors: dict[int, Exception], nodes: dict[int, str]) -> Mistake | None:
+    """The mistake in the user's code that ended a group. None if no training function raised one.
+
+    Args:
+        errors: of the ranks that failed.
+        nodes: the node of each rank of the group.
+    """
+    code = failed_code(errors)
+    if code is None:
+        return None
+    rank, failed = code
+    others = [other for other, error in errors.items() if other != rank and _is_code(error)]
+    node = nodes[rank] if len(nodes) > 1 and not others else ""
+    return Mistake(text=failed.error.text, num_steps=failed.num_steps, node=node)
+
+
+def _is_code(error: Exception) -> bool:
+    return isinstance(error, UserCodeFailed) and error.origin == "code"
+
+
 def lost_memory(errors: dict[int, Exception]) -> bool:
     """Whether the group only found that the copies which it was to load are gone (`MemoryLost`, on every worker)."""
     return bool(errors) and all("MemoryLost" in f"{type(error).__name__} {error}" for error in errors.values())
@@ -77,10 +107,13 @@ def _listens(node: shapes.NodeRow) -> bool:
 
 def cause(died: list[int], nodes: dict[int, str], errors: dict[int, Exception]) -> str:
     """A text about how the first worker failed. Ray does not know why a process is gone, so the text names causes."""
-    rank = died[0] if died else next(iter(errors))
+    code = failed_code(errors)
+    rank = died[0] if died else code[0] if code else next(iter(errors))
     where = f"worker {rank} on node {nodes.get(rank, '?')[:8]}"
-    return (
-        f"{where} died (killed, or out of memory)"
-        if died
-        else f"{where}: {last_line(str(errors[rank]), type(errors[rank]).__name__)}"
-    )
+    if died:
+        return f"{where} died (killed, or out of memory)"
+    if isinstance(errors[rank], UserCodeFailed):
+        return f"{where}: {errors[rank]}"
+    kind = type(errors[rank]).__name__
+    text = last_line(str(errors[rank]), kind)
+    return f"{where}: {text}" if text.startswith(kind) else f"{where}: {kind}: {text}"

@@ -8,7 +8,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -27,7 +27,15 @@ from planner.dispatch.keepers import NodePlace, places
 from planner.dispatch.live_status import StatusPublisher
 from planner.dispatch.ray_internal import kv_get, kv_put, shapes
 from planner.dispatch.ray_internal.autoscaler import Autoscaler
-from planner.dispatch.ray_internal.diagnosis import cause, culprit, has_died, lost_memory, silent_nodes, whereabouts
+from planner.dispatch.ray_internal.diagnosis import (
+    cause,
+    culprit,
+    has_died,
+    lost_memory,
+    mistake_of,
+    silent_nodes,
+    whereabouts,
+)
 from planner.dispatch.ray_internal.groups import GroupFactory, NewProcessesGroup
 from planner.dispatch.ray_internal.hand_over import HandOver, remove_placement_groups
 from planner.dispatch.ray_internal.worker_progress import WorkerProgress
@@ -278,7 +286,10 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         if lost_memory(errors):
             self._controller.lost_memory(reason)
         else:
-            self._controller.failed(frozenset(dead), frozenset(nodes[rank] for rank in blamed), reason)
+            mistake = None if died else mistake_of(errors, nodes)
+            with self._telling_verdict():
+                blamed_nodes = frozenset(nodes[rank] for rank in blamed)
+                self._controller.failed(frozenset(dead), blamed_nodes, reason, mistake)
         self._tell_driver(*self._controller.texts)
 
     def start_failed(self, error: Exception) -> None:
@@ -289,9 +300,9 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         """
         silent = silent_nodes(set(self._room))
         self._suspects |= silent
-        self._controller.failed(
-            frozenset(silent), frozenset(), f"they could not be started: {last_line(str(error), type(error).__name__)}"
-        )
+        reason = f"they could not be started: {last_line(str(error), type(error).__name__)}"
+        with self._telling_verdict():
+            self._controller.failed(frozenset(silent), frozenset(), reason)
         self._tell_driver(*self._controller.texts)
 
     def unplaced(self, placed: int, asked: int) -> None:
@@ -376,6 +387,16 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         )
 
     # -- tell
+
+    @contextlib.contextmanager
+    def _telling_verdict(self) -> Iterator[None]:
+        """Publish why the run ends, if it does. Ray passes on only a part of the text."""
+        try:
+            yield
+        except PlannerError as error:
+            with contextlib.suppress(Exception):  # the driver then has Ray's text
+                kv_put(mailbox.verdict_key(self._launch_id), str(error))
+            raise
 
     def _tell_driver(self, *texts: str) -> None:
         """Publish the status for the driver's terminal: while no group runs, no worker writes the ledger."""
