@@ -72,6 +72,11 @@ class UserCodeFailed(Exception):
         return f"train() raised {self.error.text}"
 
 
+def is_mistake(error: BaseException) -> bool:
+    """Whether this is an error of the user's training function that another try would meet again."""
+    return isinstance(error, UserCodeFailed) and error.origin == "code"
+
+
 def origin_of(error: BaseException) -> Origin:
     """Where an error comes from that the user's function raised or let through.
 

@@ -22,7 +22,7 @@ from planner.report.dry_run_text import NOTHING_DONE
 from planner.report.text_columns import hanging
 from planner.runner.job_argument import read_job
 from planner.runner.signals import ended_like_ctrl_c
-from planner.runner.verify_job import Histories, histories, rehearsal_of
+from planner.runner.verify_job import histories, rehearsal_of
 from planner.runner.verify_job import verify as verify_job
 
 # More processes on one machine would only wait for each other.
@@ -70,9 +70,7 @@ def verify(
     require_paths(written, job, "verify")
     spec = rehearsal_of(written, steps, on_gpus=on_gpus)
     if dry_run:
-        with doing("checking the model and the data"):
-            both = histories(spec, sizes, through_ray=through_ray)
-        _print_dry_run(both, as_json=as_json)
+        _print_dry_run(spec, sizes, through_ray=through_ray, as_json=as_json)
         return
     out = console()
     if not as_json:
@@ -111,8 +109,10 @@ def _sizes(history: str, steps: int) -> list[int]:
     return sizes
 
 
-def _print_dry_run(found: Histories, *, as_json: bool) -> None:
+def _print_dry_run(spec: Job, sizes: list[int], *, through_ray: bool, as_json: bool) -> None:
     """Print the two histories and what would be compared."""
+    with doing("checking the model and the data"):
+        found = histories(spec, sizes, through_ray=through_ray)
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(found), indent=1))
         return

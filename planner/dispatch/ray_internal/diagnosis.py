@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import ray
 
 from planner.base.text import last_line
-from planner.base.user_errors import UserCodeFailed
+from planner.base.user_errors import UserCodeFailed, is_mistake
 from planner.dispatch import mailbox
 from planner.dispatch.ray_internal import shapes
 from planner.elastic.mistakes import Mistake
@@ -58,7 +58,7 @@ def culprit(errors: dict[int, Exception]) -> list[int]:
 def failed_code(errors: dict[int, Exception]) -> tuple[int, UserCodeFailed] | None:
     """The first rank whose training function raised an error of the user's code. None if no rank's did."""
     for rank, error in sorted(errors.items()):
-        if isinstance(error, UserCodeFailed) and error.origin == "code":
+        if isinstance(error, UserCodeFailed) and is_mistake(error):
             return rank, error
     return None
 
@@ -74,13 +74,9 @@ def mistake_of(errors: dict[int, Exception], nodes: dict[int, str]) -> Mistake |
     if code is None:
         return None
     rank, failed = code
-    others = [other for other, error in errors.items() if other != rank and _is_code(error)]
-    node = nodes[rank] if len(nodes) > 1 and not others else ""
+    is_alone = failed_code({other: error for other, error in errors.items() if other != rank}) is None
+    node = nodes[rank] if len(nodes) > 1 and is_alone else ""
     return Mistake(text=failed.error.text, num_steps=failed.num_steps, node=node)
-
-
-def _is_code(error: Exception) -> bool:
-    return isinstance(error, UserCodeFailed) and error.origin == "code"
 
 
 def lost_memory(errors: dict[int, Exception]) -> bool:
