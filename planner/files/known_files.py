@@ -19,7 +19,7 @@ from planner.files.messages import cut, escape
 KINDS = ("RayCluster", "RayJob")
 """kinds of KubeRay's objects that `--cluster` reads"""
 SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".slurm", ".sbatch")
-_TAKES_CLUSTER = "Write a job, and this file behind --cluster: planner plan JOB --cluster FILE"
+_TAKES_CLUSTER = "Write a job, and give this file beside it: planner plan JOB --cluster FILE"
 _MODEL = "A job names its folder as model.path"
 # What PyYAML's constructors raise for a wrong tag, an invalid date, or 1,000 brackets.
 NO_YAML = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
@@ -117,7 +117,7 @@ def _of_kinds(kinds: list[str]) -> KnownFile:
     if ours := next((kind for kind in kinds if kind in KINDS), None):
         return KnownFile(what=f"a {ours} of KubeRay", fix=_TAKES_CLUSTER)
     if "RayService" in kinds:
-        fix = f"Of KubeRay's files planner reads a {' or a '.join(KINDS)}, behind --cluster"
+        fix = f"Of KubeRay's files, planner plan --cluster reads a {' or a '.join(KINDS)}"
         return KnownFile(what="a RayService of KubeRay", fix=fix)
     return KnownFile(what=f"a Kubernetes file of kind {cut(kinds[0])}")
 

@@ -34,10 +34,14 @@ _SHOWN_BY = {
     ("recipes.trl_batching", "--rows"): {"check"},
     ("recipes.rewrite", "--to"): {"convert"},  # `check` writes nothing
     ("recipes.systems", "--to"): {"convert"},
-    # They stand in or beside a command `planner run`.
+    # They stand in or beside a command `planner run` or `planner show`.
     ("runner.execute", "--verbose"): {"run"},
+    ("runner.execute", "--traceback"): {"show"},
+    ("report.run_table", "--traceback"): {"show"},
     **{("runner.run_job", option): {"run"} for option in ("--address", "--nodes", "--set", "--accept")},
 }
+# It asks each system whether a file is its recipe, and shows no text of theirs.
+_SHOWS_ITS_OWN = "planner.recipes.looks_like"
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+(?![\w_.])")
 
 
@@ -57,7 +61,8 @@ def reached_from(module) -> frozenset[str]:
         name = left.pop()
         if name not in found:
             found.add(name)
-            left += [each.name for each in imports() if each.by == name and each.scope != "types"]
+            if name != _SHOWS_ITS_OWN:
+                left += [each.name for each in imports() if each.by == name and each.scope != "types"]
     return frozenset(found & set(modules()))
 
 

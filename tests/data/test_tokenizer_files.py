@@ -98,7 +98,8 @@ def test_a_folder_with_a_tokenizer_is_loaded(tmp_path):
 @pytest.mark.parametrize("path", ["/nowhere/model", "a/b/c", "./model"])
 def test_a_path_with_nothing_at_it_says_where_planner_looked(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    told = f"model.path: {path}: no such folder (relative to {tmp_path}), and not a name on the hub"
+    place = "" if path.startswith("/") else f" (relative to {tmp_path}, where planner runs)"
+    told = f"model.path: {path}: no such folder{place}, and not a name on the hub"
     assert refusal(path) == f"{told}. Write the folder that has config.json"
 
 
@@ -106,7 +107,9 @@ def test_a_name_that_is_not_in_the_cache_says_where_planner_looked(tmp_path, mon
     """The driver and the tokenizer say the same."""
     monkeypatch.chdir(tmp_path)
     text = refusal("org/no-such-model")
-    assert text.startswith(f"model.path: no folder org/no-such-model here (relative to {tmp_path}), nor in ")
+    assert text.startswith(
+        f"model.path: no folder org/no-such-model (relative to {tmp_path}, where planner runs), nor in "
+    )
     assert text.endswith("HF_HUB_OFFLINE is set. Write a folder, or download the model with HF_HUB_OFFLINE=0")
     with pytest.raises(UserError) as caught:
         folder_of("org/no-such-model")

@@ -18,7 +18,7 @@ JOB = (ROOT / "jobs/own_loop.yaml").read_text()
 RAY_UP = "base: &base {a: 1}\ncluster_name: x\nprovider: {type: aws}\navailable_node_types: {head: *base}\n"
 HELM = "apiVersion: ray.io/v1\nkind: RayCluster\nspec:\n  {{- toYaml .Values.spec | nindent 2 }}\n"
 TWO = "apiVersion: v1\nkind: Service\n---\napiVersion: apps/v1\nkind: Deployment\n"
-TAKES_CLUSTER = "Write a job, and this file behind --cluster: planner plan JOB --cluster FILE"
+TAKES_CLUSTER = "Write a job, and give this file beside it: planner plan JOB --cluster FILE"
 LEDGER = '{"head":"3c","record":{"changed":[],"format":2,"generation":1}}\n'
 SEALED = json.dumps({"sha256": "eb", "value": {"format": 1, "run_id": "a3"}})
 MODEL = json.dumps({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 9})
@@ -32,7 +32,7 @@ OTHERS = {
     "service.yaml": (
         "apiVersion: ray.io/v1\nkind: RayService\nspec: {}\n",
         "a RayService of KubeRay",
-        "Of KubeRay's files planner reads a RayCluster or a RayJob, behind --cluster",
+        "Of KubeRay's files, planner plan --cluster reads a RayCluster or a RayJob",
     ),
     "two.yaml": (TWO, "a Kubernetes file of kind Service", "Write the path of a job"),
     "compose.yml": ("services: {web: {image: x}}\n", "a Docker Compose file", "Write the path of a job"),
