@@ -61,6 +61,18 @@ def test_a_loop_beside_the_job_file_is_found_by_another_folder(cli, job_in, tmp_
     )
 
 
+@pytest.mark.parametrize("path", ["examples/loop.py", "loops/loop.py"])
+def test_a_path_that_is_right_from_the_folder_above_is_found_too(cli, job_in, tmp_path, monkeypatch, path):
+    """Such as `jobs/own_loop.py` in `jobs/own_loop.yaml`."""
+    job_in({**OWN, "data": {"kind": "own", "path": path}})
+    for folder in ("loops", "other"):
+        (tmp_path / folder).mkdir()
+    found(tmp_path, path)
+    monkeypatch.chdir(tmp_path / "other")
+    line = said(cli("run", "../examples/job.yaml", "--dry-run"))
+    assert line.endswith(f"It is in {tmp_path}: cd {tmp_path} && planner run examples/job.yaml")
+
+
 # What is there, the key of the path that is not, and the path.
 LACKING = {
     "a pattern": (GPT, [], "data.path: no file at '*.txt'"),

@@ -120,6 +120,8 @@ def test_folders_of_runs_and_models_are_named(tmp_path):
         "batch: {global: 8, max_micro: 4}\nkind: sft\nservices: {a: {image: x}}\nmessages: []",
         "batch: {global: 8, max_micro: 4}\nper_device_train_batch_size: 8\nmodel_name_or_path: m",
         "batch: {global: 8, max_micro: 4}\nprovider: {type: aws}\nmax_workers: 3",
+        "train_batch_size: 8",
+        "per_device_train_batch_size: 8\nlearning_rate: 1.0e-6",
     ],
 )
 def test_a_job_with_mistakes_keeps_its_list_of_mistakes(mistake, tmp_path):
