@@ -145,9 +145,10 @@ def _file(source: DatasetSource, kind: Kind) -> Place:
         return replace(file, path=source.name, lack=f"data.path: {source.name} has no rows. Write some into it")
     row = row_of(found, (0, 1))
     try:
-        why = row.flaw or (format_of(row.fields, kind) and "")
+        format_of(row.fields, kind).read(row.fields, kind)
+        why = row.flaw
     except BadRow as error:
-        why = str(error)
+        why = row.flaw or str(error)
     lack = f"data.path: the first row of {source.name} cannot be used: {why}" if why else ""
     return replace(file, path=source.name if source.is_whole else "", lack=lack)
 

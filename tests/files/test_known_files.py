@@ -120,8 +120,6 @@ def test_folders_of_runs_and_models_are_named(tmp_path):
         "batch: {global: 8, max_micro: 4}\nkind: sft\nservices: {a: {image: x}}\nmessages: []",
         "batch: {global: 8, max_micro: 4}\nper_device_train_batch_size: 8\nmodel_name_or_path: m",
         "batch: {global: 8, max_micro: 4}\nprovider: {type: aws}\nmax_workers: 3",
-        "train_batch_size: 8",
-        "per_device_train_batch_size: 8\nlearning_rate: 1.0e-6",
     ],
 )
 def test_a_job_with_mistakes_keeps_its_list_of_mistakes(mistake, tmp_path):
@@ -134,6 +132,16 @@ def test_a_job_with_mistakes_keeps_its_list_of_mistakes(mistake, tmp_path):
     lines = lines_of(file)
     assert not any("not a job" in line for line in lines)
     assert all(line.startswith(f"{file}: ") for line in lines)
+
+
+@pytest.mark.parametrize("keys", ["train_batch_size: 8", "per_device_train_batch_size: 8\nlearning_rate: 1.0e-6"])
+def test_a_job_with_keys_of_a_recipe_in_place_of_its_batch_keeps_its_mistakes(keys, tmp_path):
+    """The kind of its model, or of its data, shows that it is a job."""
+    for section in ("model: {kind: hf, path: m, context: 8}", "data: {kind: chat, path: rows.jsonl}"):
+        (file := tmp_path / "job.yaml").write_text(f"name: x\n{section}\n{keys}\n")
+        lines = lines_of(file)
+        assert len(lines) > 1
+        assert not any("not a job" in line for line in lines)
 
 
 @pytest.mark.parametrize("name", ["", "name: x\n", "a: [\n", "name: x\nmodel: {kind: gpt}\n", "kind: sft\nname: x\n"])
