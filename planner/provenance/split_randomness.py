@@ -37,7 +37,7 @@ def without_excuse(checks: Sequence[Check], reseeded: Sequence[Check]) -> list[C
     """
     if not all(check.passed for check in reseeded):
         return list(checks)
-    harmless = Check(what=_DRAWN, passed=True, detail=f"{_DRAWS}. But others give the same results")
+    harmless = Check(what=_DRAWN, passed=True, detail=f"{_DRAWS}. But other numbers give the same results")
     return [harmless if check.what == _DRAWN else check for check in checks]
 
 

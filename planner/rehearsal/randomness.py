@@ -64,12 +64,20 @@ class WithoutDropout:
 @contextmanager
 def other_numbers() -> Iterator[None]:
     """A context in which steps in this process draw other numbers than in a run. First weights stay the same."""
-    plain = optimizer_step.seed_randomness
-    optimizer_step.seed_randomness = lambda seed, position: plain(seed + 1, position)
+    ours, torchs = optimizer_step.seed_randomness, torch.manual_seed
+
+    def others(seed: int) -> torch.Generator:
+        return torchs(int(seed) + 1)
+
+    def seed_others(seed: int, position: int) -> None:
+        ours(seed + 1, position)
+        torch.manual_seed = others  # a step of the user's own may seed, too
+
+    optimizer_step.seed_randomness = seed_others
     try:
         yield
     finally:
-        optimizer_step.seed_randomness = plain
+        optimizer_step.seed_randomness, torch.manual_seed = ours, torchs
 
 
 @contextmanager
