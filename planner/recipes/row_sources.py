@@ -3,6 +3,7 @@
 Paths are relative to the folder that planner runs in, as `data.path` is.
 """
 
+import glob
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -187,8 +188,10 @@ def _is_saved(folder: Path) -> bool:
 
 
 def _missing(source: DatasetSource) -> Place:
-    """A path with nothing at it: what planner would read goes into `data.path`, other files need their loader."""
-    lack = f"data.path: found nothing at {source.name}{place_text(source.name)}. Put the data there"
+    """A pattern, or a path with nothing at it: `data.path` if planner would read it, other files need their loader."""
+    is_there = any(glob.iglob(str(expanded(source.name)), recursive=True))  # noqa: PTH207  as data.path is read
+    what = f"data.path: found nothing at {source.name}{place_text(source.name)}. Put the data there"
+    lack = "" if is_there else what
     is_read = _loader(source.name) in {"json", "parquet"} and source.is_whole
     return replace(_of_loader(source), path=source.name if is_read else "", lack=lack)
 

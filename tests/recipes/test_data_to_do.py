@@ -237,6 +237,17 @@ def test_a_file_with_rows_of_another_form_is_said():
     assert any("rows.jsonl has no rows" in text for text in converted(f"{RECIPE}dataset_name: rows.jsonl\n")[1])
 
 
+@pytest.mark.parametrize("suffix", ["jsonl", "csv"])
+def test_a_pattern_that_files_match_is_not_called_missing(suffix):
+    for name, rows in (("a", PAIRS[:2]), ("b", PAIRS[2:])):
+        write(f"rows/{name}.{suffix}", rows)
+    _, to_do = converted(f"{RECIPE}dataset_name: rows/*.{suffix}\n")
+    assert not [text for text in to_do if "found nothing" in text]
+    assert trained_on(f"{RECIPE}dataset_name: rows/*.{suffix}\n") == (ALL, suffix == "csv")
+    _, to_do = converted(f"{RECIPE}dataset_name: nowhere/*.{suffix}\n")
+    assert any("found nothing at nowhere/*" in text for text in to_do)
+
+
 @pytest.mark.parametrize(
     ("row", "why"),
     [
