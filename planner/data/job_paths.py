@@ -79,7 +79,8 @@ def _named(job: Job, beside: Path) -> Iterator[_Named]:
         return
     folders = {"model.path": model.path, "objective.reference_model": job.reference.model}
     for key, path in folders.items():
-        if path and is_relative(path) and (_must_be_folder(path) or _is_only_beside(path, beside)):
+        is_hubs = key == "model.path" and model.revision is not None  # a folder has no revision
+        if path and is_relative(path) and (_must_be_folder(path) or (not is_hubs and _is_only_beside(path, beside))):
             yield _Named(key=key, path=path, what="folder", fix=f"Write the folder that has {CONFIG}")
     if model.chat_template and is_relative(model.chat_template):
         yield _Named(key="model.chat_template", path=model.chat_template, what="file", fix="Write a Jinja file")

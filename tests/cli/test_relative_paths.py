@@ -3,6 +3,9 @@
 import pytest
 import yaml
 
+from planner.data.job_paths import require_paths
+from planner.files import read_job
+
 SUBMIT = ("--address", "http://127.0.0.1:1", "--set", "checkpoint.path=/shared/x", "--dry-run")
 COMMANDS = {"run": ("--dry-run",), "verify": ("--dry-run",), "submit": SUBMIT}
 OWN = {"model": {"kind": "own"}, "objective": "own", "data": {"kind": "own", "path": "loop.py"}}
@@ -113,3 +116,12 @@ def test_a_name_that_cannot_be_imported_is_still_called_that(cli, job_in, tmp_pa
     found(tmp_path / "examples", "my-loop.py")
     line = said(cli("run", "job.yaml", "--dry-run"))
     assert line.endswith("that can be imported. Write NAME.py, without dots or dashes")
+
+
+def test_a_model_with_a_revision_is_one_of_the_hub(job_in, tmp_path, monkeypatch):
+    """A folder of the same name beside the job file is another model: only revisions of the hub are looked for."""
+    job = job_in({**HF, "model": {"kind": "hf", "path": "mine", "revision": "v1", "context": 16}, "objective": "dpo"})
+    found(tmp_path, "rows.jsonl")
+    found(tmp_path / "examples", "mine/")
+    monkeypatch.chdir(tmp_path)
+    require_paths(read_job(job), job)
