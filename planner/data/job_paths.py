@@ -40,7 +40,7 @@ def require_paths(job: Job, job_file: str = "", command: str = "") -> None:
 
     Args:
         job: with the paths that the user wrote.
-        job_file: its file. The error says if a path is right from the folder of this file. Empty if there is none.
+        job_file: its file. The error says if a path is right from its folder or the one above. Empty if there is none.
         command: the command of planner that the user gave with the file, such as `run`. Empty if there is none.
 
     Raises:
@@ -50,16 +50,23 @@ def require_paths(job: Job, job_file: str = "", command: str = "") -> None:
     for named in _named(job, beside):
         if named.is_at(Path()):
             continue
-        fix = _way_there(beside, job_file, command) if named.is_at(beside) else named.fix
+        fix = _way_there(named, beside, job_file, command) or named.fix
         raise DataError(f"{named.key}: no {named.what} at {named.path!r}{place_text(named.path)}. {fix}")
 
 
-def _way_there(folder: Path, job_file: str, command: str) -> str:
-    """How to run planner in the folder of the job file."""
-    there = f"It is beside the job file in {folder}"
+def _way_there(named: _Named, beside: Path, job_file: str, command: str) -> str:
+    """How to run planner in the folder of the job file, or in the one above. Empty if the path is right in neither."""
+    above = beside.resolve().parent
+    if named.is_at(beside):
+        folder, there = beside, f"It is beside the job file in {beside}"
+    elif job_file and (above / named.path).exists():
+        folder, there = above, f"It is in {above}"
+    else:
+        return ""
     if not command:
         return f"{there}: run planner in that folder"
-    return f"{there}: cd {shlex.quote(str(folder))} && planner {command} {shlex.quote(Path(job_file).name)}"
+    name = Path(beside.resolve().name if folder == above else "", Path(job_file).name)
+    return f"{there}: cd {shlex.quote(str(folder))} && planner {command} {shlex.quote(str(name))}"
 
 
 def _named(job: Job, beside: Path) -> Iterator[_Named]:
@@ -72,7 +79,8 @@ def _named(job: Job, beside: Path) -> Iterator[_Named]:
         return
     folders = {"model.path": model.path, "objective.reference_model": job.reference.model}
     for key, path in folders.items():
-        if path and is_relative(path) and (_must_be_folder(path) or _is_only_beside(path, beside)):
+        is_hubs = key == "model.path" and model.revision is not None  # a folder has no revision
+        if path and is_relative(path) and (_must_be_folder(path) or (not is_hubs and _is_only_beside(path, beside))):
             yield _Named(key=key, path=path, what="folder", fix=f"Write the folder that has {CONFIG}")
     if model.chat_template and is_relative(model.chat_template):
         yield _Named(key="model.chat_template", path=model.chat_template, what="file", fix="Write a Jinja file")

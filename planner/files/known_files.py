@@ -54,7 +54,9 @@ class _Mark:
 
 def is_job(values: Mapping[Any, Any]) -> bool:
     """Whether a mapping is meant as a job of planner, with mistakes or without."""
-    return isinstance(values.get("batch"), dict) or {"batch", "train"} <= set(values)
+    sections = [values.get(name) for name in ("model", "data")]
+    has_kind = any(isinstance(section, dict) and "kind" in section for section in sections)
+    return has_kind or isinstance(values.get("batch"), dict) or {"batch", "train"} <= set(values)
 
 
 def known_binary(head: bytes) -> KnownFile | None:

@@ -14,6 +14,7 @@ Outcome = Literal["equal", "different", "not compared"]
 _NAMED = 3
 """how many modules the text names"""
 _DRAWN = "random numbers"
+_DRAWS = "the steps draw numbers from torch's generator besides dropout, and these depend on the split over workers"
 # What random numbers change. They change neither samples nor learning rates.
 _DEPENDENT: Final = frozenset({"losses", "held-out losses", "weights", _DRAWN})
 _UNSEEDED: Final = {"random": "Python's random", "numpy": "numpy.random"}
@@ -25,6 +26,19 @@ def outcome(checks: Sequence[Check]) -> Outcome:
     if not differing:
         return "equal"
     return "not compared" if _DRAWN in differing and differing <= _DEPENDENT else "different"
+
+
+def without_excuse(checks: Sequence[Check], reseeded: Sequence[Check]) -> list[Check]:
+    """The checks, in which random numbers excuse nothing if the same history with other numbers gave the same results.
+
+    Args:
+        checks: of two histories, with an `outcome` of `not compared`.
+        reseeded: losses and weights of one history, computed with its random numbers and with others.
+    """
+    if not all(check.passed for check in reseeded):
+        return list(checks)
+    harmless = Check(what=_DRAWN, passed=True, detail=f"{_DRAWS}. But other numbers give the same results")
+    return [harmless if check.what == _DRAWN else check for check in checks]
 
 
 def randomness_checks(checks: Sequence[Check], equality: str, *traces: Trace) -> list[Check]:
@@ -49,5 +63,5 @@ def _dropout_check(dropout: Mapping[str, float]) -> Check:
 
 
 def _drawn_check(*, differs: bool) -> Check:
-    what = "the steps draw numbers from torch's generator besides dropout, and these depend on the split over workers"
-    return Check(what=_DRAWN, passed=not differs, detail=what if differs else f"{what}. The results agree all the same")
+    agrees = "" if differs else ". The results agree all the same"
+    return Check(what=_DRAWN, passed=not differs, detail=f"{_DRAWS}{agrees}")

@@ -3,6 +3,7 @@
 Paths are relative to the folder that planner runs in, as `data.path` is.
 """
 
+import glob
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -145,9 +146,10 @@ def _file(source: DatasetSource, kind: Kind) -> Place:
         return replace(file, path=source.name, lack=f"data.path: {source.name} has no rows. Write some into it")
     row = row_of(found, (0, 1))
     try:
-        why = row.flaw or (format_of(row.fields, kind) and "")
+        format_of(row.fields, kind).read(row.fields, kind)
+        why = row.flaw
     except BadRow as error:
-        why = str(error)
+        why = row.flaw or str(error)
     lack = f"data.path: the first row of {source.name} cannot be used: {why}" if why else ""
     return replace(file, path=source.name if source.is_whole else "", lack=lack)
 
@@ -186,8 +188,10 @@ def _is_saved(folder: Path) -> bool:
 
 
 def _missing(source: DatasetSource) -> Place:
-    """A path with nothing at it: what planner would read goes into `data.path`, other files need their loader."""
-    lack = f"data.path: found nothing at {source.name}{place_text(source.name)}. Put the data there"
+    """A pattern, or a path with nothing at it: `data.path` if planner would read it, other files need their loader."""
+    is_there = any(glob.iglob(str(expanded(source.name)), recursive=True))  # noqa: PTH207  as data.path is read
+    what = f"data.path: found nothing at {source.name}{place_text(source.name)}. Put the data there"
+    lack = "" if is_there else what
     is_read = _loader(source.name) in {"json", "parquet"} and source.is_whole
     return replace(_of_loader(source), path=source.name if is_read else "", lack=lack)
 

@@ -56,6 +56,14 @@ def train_on_gpu(rank: int, launch: Launch, end_step: int) -> GenerationEnd:
     return _train(launch, end_step, lambda: torch.device("cuda", rank if is_own else 0))
 
 
+def train_with_other_numbers(worker: Worker, rank: int, launch: Launch, end_step: int) -> GenerationEnd:
+    """Train one stage as `worker` does, with other random numbers in the steps. With `partial`, a `Worker`."""
+    from planner.rehearsal.randomness import other_numbers
+
+    with other_numbers():
+        return worker(rank, launch, end_step)
+
+
 def gpu_backend(num_workers: int) -> str:
     """The backend of torch.distributed for workers on this machine's GPUs. NCCL takes one worker per GPU.
 

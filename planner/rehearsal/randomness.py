@@ -15,6 +15,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from planner.train import optimizer_step
+
 GENERATORS = ("torch", "random", "numpy")
 """the generators that are watched: torch's, Python's and numpy's"""
 
@@ -57,6 +59,25 @@ class WithoutDropout:
     def found(self) -> dict[str, float]:
         """Module or function -> the probability with which it would have dropped values."""
         return {**self._modules, **_called}
+
+
+@contextmanager
+def other_numbers() -> Iterator[None]:
+    """A context in which steps in this process draw other numbers than in a run. First weights stay the same."""
+    ours, torchs = optimizer_step.seed_randomness, torch.manual_seed
+
+    def others(seed: int) -> torch.Generator:
+        return torchs(int(seed) + 1)
+
+    def seed_others(seed: int, position: int) -> None:
+        ours(seed + 1, position)
+        torch.manual_seed = others  # a step of the user's own may seed, too
+
+    optimizer_step.seed_randomness = seed_others
+    try:
+        yield
+    finally:
+        optimizer_step.seed_randomness, torch.manual_seed = ours, torchs
 
 
 @contextmanager
@@ -103,7 +124,9 @@ def _is_dropout(module: nn.Module, key: str, value: object) -> bool:
     """Whether an attribute of a module is a probability to drop something: `p` of `Dropout`, `dropout` of `LSTM`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
         return False
-    return "drop" in key.lower() or (key == "p" and _class_name(module).endswith(("Dropout", "StochasticDepth")))
+    if key == "p":
+        return _class_name(module).endswith(("Dropout", "StochasticDepth"))
+    return "drop" in key.lower() and isinstance(value, float)  # `drop_first = 1` is a count
 
 
 def _class_name(module: nn.Module) -> str:

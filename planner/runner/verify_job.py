@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from planner.provenance.compare import (
     read_trace,
 )
 from planner.provenance.identity import open_data
-from planner.provenance.split_randomness import randomness_checks
+from planner.provenance.split_randomness import outcome, randomness_checks, without_excuse
 from planner.rehearsal.local_workers import LocalWorkers
 from planner.rehearsal.stages import SizePhase, stages
 from planner.runner.display import Say, silent
@@ -98,8 +99,14 @@ def verify(
     """
     with _scratch() as folder:
         if through_ray:
-            return through_nodes(job, sizes, folder, say=say, now=now)
-        return through_processes(job, sizes, folder, on_gpus=on_gpus, say=say, now=now)
+            checks = through_nodes(job, sizes, folder, say=say, now=now)
+        else:
+            checks = through_processes(job, sizes, folder, on_gpus=on_gpus, say=say, now=now)
+        if outcome(checks) != "not compared":
+            return checks
+        say("the steps draw random numbers: training once more at the first size with others, to see what they change")
+        first = min(sizes[0], job.batch.global_batch) if through_ray else sizes[0]
+        return without_excuse(checks, with_other_numbers(job, first, folder, on_gpus=on_gpus, say=say, now=now))
 
 
 def through_processes(
@@ -134,6 +141,20 @@ def through_nodes(job: Job, sizes: Sequence[int], folder: Path, *, say: Say = si
     return compare(job, fixed, history, clipped)
 
 
+def with_other_numbers(
+    job: Job, size: int, folder: Path, *, on_gpus: bool = False, say: Say = silent, now: Say = silent
+) -> list[Check]:
+    """Train the fixed history again with other random numbers in its steps, and compare it with the one in `folder`."""
+    from planner.rehearsal import on_processes  # torch
+
+    plain = on_processes.train_on_gpu if on_gpus else on_processes.train_observed
+    worker = partial(on_processes.train_with_other_numbers, plain)
+    start, _ = _stages(job, [size])
+    with LocalWorkers(size, on_processes.gpu_backend(size) if on_gpus else "gloo") as workers:
+        on_processes.rehearse(workers, Launch(job=job, url=str(folder / "others")), start, worker, say, now)
+    return _compare_values(job, folder / "fixed", folder / "others")
+
+
 def sizes_on_ray(job: Job, sizes: Sequence[int]) -> list[int]:
     """The sizes for Ray: at most one worker per sample, because more would only run ghosts.
 
@@ -158,12 +179,18 @@ def _stages(job: Job, sizes: Sequence[int]) -> tuple[list[SizePhase], list[SizeP
 def compare(job: Job, fixed: Path, history: Path, sizes: Sequence[int]) -> list[Check]:
     """Compare two finished runs of the job. The second run went through `sizes`."""
     here, there = trace(fixed), trace(history)
-    if job.batch.equality == "bitwise":
-        checks = compare_bitwise(here, there)
-    else:
-        checks = [*compare_batches(here, there, job.train.precision), _compare_weights(job, fixed, history)]
+    is_bitwise = job.batch.equality == "bitwise"
+    checks = compare_bitwise(here, there) if is_bitwise else _compare_values(job, fixed, history)
     checks = [check_sizes(sizes, there), *checks, check_forward_passes(batch_sizes(job), here, there)]
     return [*checks, *randomness_checks(checks, job.batch.equality, here, there)]
+
+
+def _compare_values(job: Job, fixed: Path, other: Path) -> list[Check]:
+    """Compare samples, losses and weights of two finished runs, with the tolerances of `balanced`."""
+    return [
+        *compare_batches(trace(fixed), trace(other), job.train.precision),
+        _compare_weights(job, fixed, other),
+    ]
 
 
 def _compare_weights(job: Job, fixed: Path, history: Path) -> Check:

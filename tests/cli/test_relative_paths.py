@@ -3,6 +3,9 @@
 import pytest
 import yaml
 
+from planner.data.job_paths import require_paths
+from planner.files import read_job
+
 SUBMIT = ("--address", "http://127.0.0.1:1", "--set", "checkpoint.path=/shared/x", "--dry-run")
 COMMANDS = {"run": ("--dry-run",), "verify": ("--dry-run",), "submit": SUBMIT}
 OWN = {"model": {"kind": "own"}, "objective": "own", "data": {"kind": "own", "path": "loop.py"}}
@@ -61,6 +64,18 @@ def test_a_loop_beside_the_job_file_is_found_by_another_folder(cli, job_in, tmp_
     )
 
 
+@pytest.mark.parametrize("path", ["examples/loop.py", "loops/loop.py"])
+def test_a_path_that_is_right_from_the_folder_above_is_found_too(cli, job_in, tmp_path, monkeypatch, path):
+    """Such as `jobs/own_loop.py` in `jobs/own_loop.yaml`."""
+    job_in({**OWN, "data": {"kind": "own", "path": path}})
+    for folder in ("loops", "other"):
+        (tmp_path / folder).mkdir()
+    found(tmp_path, path)
+    monkeypatch.chdir(tmp_path / "other")
+    line = said(cli("run", "../examples/job.yaml", "--dry-run"))
+    assert line.endswith(f"It is in {tmp_path}: cd {tmp_path} && planner run examples/job.yaml")
+
+
 # What is there, the key of the path that is not, and the path.
 LACKING = {
     "a pattern": (GPT, [], "data.path: no file at '*.txt'"),
@@ -101,3 +116,12 @@ def test_a_name_that_cannot_be_imported_is_still_called_that(cli, job_in, tmp_pa
     found(tmp_path / "examples", "my-loop.py")
     line = said(cli("run", "job.yaml", "--dry-run"))
     assert line.endswith("that can be imported. Write NAME.py, without dots or dashes")
+
+
+def test_a_model_with_a_revision_is_one_of_the_hub(job_in, tmp_path, monkeypatch):
+    """A folder of the same name beside the job file is another model: only revisions of the hub are looked for."""
+    job = job_in({**HF, "model": {"kind": "hf", "path": "mine", "revision": "v1", "context": 16}, "objective": "dpo"})
+    found(tmp_path, "rows.jsonl")
+    found(tmp_path / "examples", "mine/")
+    monkeypatch.chdir(tmp_path)
+    require_paths(read_job(job), job)

@@ -134,6 +134,16 @@ def test_a_job_with_mistakes_keeps_its_list_of_mistakes(mistake, tmp_path):
     assert all(line.startswith(f"{file}: ") for line in lines)
 
 
+@pytest.mark.parametrize("keys", ["train_batch_size: 8", "per_device_train_batch_size: 8\nlearning_rate: 1.0e-6"])
+def test_a_job_with_keys_of_a_recipe_in_place_of_its_batch_keeps_its_mistakes(keys, tmp_path):
+    """The kind of its model, or of its data, shows that it is a job."""
+    for section in ("model: {kind: hf, path: m, context: 8}", "data: {kind: chat, path: rows.jsonl}"):
+        (file := tmp_path / "job.yaml").write_text(f"name: x\n{section}\n{keys}\n")
+        lines = lines_of(file)
+        assert len(lines) > 1
+        assert not any("not a job" in line for line in lines)
+
+
 @pytest.mark.parametrize("name", ["", "name: x\n", "a: [\n", "name: x\nmodel: {kind: gpt}\n", "kind: sft\nname: x\n"])
 def test_what_is_not_known_keeps_its_mistakes(name, tmp_path):
     (file := tmp_path / "job.yaml").write_text(name)

@@ -1,6 +1,7 @@
 """`planner verify` of jobs that draw random numbers: dropout is told apart from mistakes, and other draws are named."""
 
 import uuid
+from contextlib import nullcontext
 
 import pytest
 from own_loops import HEAD, own_job
@@ -10,7 +11,8 @@ from worker_functions import make_job
 from planner.provenance.split_randomness import outcome
 from planner.rehearsal.on_processes import rehearse, train_observed
 from planner.rehearsal.stages import stages
-from planner.runner.verify_job import compare
+from planner.runner import verify_job
+from planner.runner.verify_job import compare, verify
 from planner.train.setup import Launch
 
 pytestmark = pytest.mark.fsdp
@@ -26,6 +28,13 @@ class DropPath(nn.Module):
         if not (self.drop_prob and self.training):
             return x
         return x * x.new_empty(len(x), 1).bernoulli_(1 - self.drop_prob)
+
+class Cut(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.drop_first, self.inner = 1, nn.Dropout(0.3)
+    def forward(self, x):
+        return self.inner(x) * x[:, self.drop_first, None]
 
 class Net(nn.Module):
     def __init__(self):
@@ -52,6 +61,7 @@ DROPPING = {
         "other (MultiheadAttention) 0.2",
     ),
     "a module of the user's": ("DropPath()", "self.other(x)", "other (DropPath) 0.25"),
+    "beside a count": ("Cut()", "self.other(x)", "other.inner (Dropout) 0.3"),
     "a function": ("None", "F.dropout(x, 0.2, self.training)", "functional.dropout 0.2"),
     "a function for attention": (
         "None",
@@ -116,6 +126,22 @@ def test_noise_of_the_users_own_makes_the_runs_incomparable(verified, own):
     assert outcome(checks) == "not compared", checks
     assert found(checks, "samples") == ["equal at 2 steps"]
     assert "from torch's generator" in found(checks, "random numbers")[0]
+
+
+DRAWN = {
+    "noise": ("x + torch.randn_like(x)", "not compared"),
+    "noise that the user seeds": ("x + (torch.manual_seed(3), torch.randn_like(x))[1]", "not compared"),
+    "numbers that change nothing": ("(torch.randint(9, (1,)), x)[1]", "different"),
+}
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+def test_a_mean_is_excused_only_by_numbers_that_change_the_results(workers, own, monkeypatch, kind):
+    """Some models of transformers always draw, such as those with layer dropout, without any use of the numbers."""
+    hidden, result = DRAWN[kind]
+    monkeypatch.setattr(verify_job, "LocalWorkers", lambda *_: nullcontext(workers))  # they are there already
+    checks = verify(own("None", hidden, "mean"), [3, 2], through_ray=False)
+    assert outcome(checks) == result, checks
 
 
 def test_noise_is_compared_to_the_last_bit_where_it_does_not_depend_on_the_split(verified, own):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from planner.provenance.compare import Check
-from planner.provenance.split_randomness import outcome, randomness_checks
+from planner.provenance.split_randomness import outcome, randomness_checks, without_excuse
 
 
 def check(what, passed):
@@ -40,6 +40,15 @@ SAMPLES = [check("samples", False), check("losses", False)]
 def test_only_what_random_numbers_can_change_is_excused(checks, equality, drawn, result):
     """Samples never. Nor anything in `bitwise`, where they do not depend on the split."""
     assert outcome(with_randomness(checks, equality, trace(*drawn), trace())) == result
+
+
+@pytest.mark.parametrize(("reseeded", "result"), [(EQUAL, "different"), (LOSSES, "not compared")])
+def test_numbers_that_change_nothing_excuse_nothing(reseeded, result):
+    """`reseeded` compares one history with its own random numbers and with others."""
+    checks = with_randomness(LOSSES, "balanced", trace("torch"))
+    found = without_excuse(checks, reseeded)
+    assert outcome(found) == result
+    assert ("other numbers give the same results" in found[-1].detail) == (result == "different")
 
 
 def test_the_first_modules_with_dropout_are_named():

@@ -237,6 +237,31 @@ def test_a_file_with_rows_of_another_form_is_said():
     assert any("rows.jsonl has no rows" in text for text in converted(f"{RECIPE}dataset_name: rows.jsonl\n")[1])
 
 
+@pytest.mark.parametrize("suffix", ["jsonl", "csv"])
+def test_a_pattern_that_files_match_is_not_called_missing(suffix):
+    for name, rows in (("a", PAIRS[:2]), ("b", PAIRS[2:])):
+        write(f"rows/{name}.{suffix}", rows)
+    _, to_do = converted(f"{RECIPE}dataset_name: rows/*.{suffix}\n")
+    assert not [text for text in to_do if "found nothing" in text]
+    assert trained_on(f"{RECIPE}dataset_name: rows/*.{suffix}\n") == (ALL, suffix == "csv")
+    _, to_do = converted(f"{RECIPE}dataset_name: nowhere/*.{suffix}\n")
+    assert any("found nothing at nowhere/*" in text for text in to_do)
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ({"chosen": "User: a Bot: b", "rejected": "User: a Bot: c"}, "chosen and rejected are texts that"),
+        ({"prompt": "a", "chosen": 1, "rejected": "b"}, "chosen"),
+    ],
+)
+def test_a_file_with_the_right_keys_and_values_that_cannot_be_used_is_said(row, why):
+    """Such as pairs that begin with their prompt, without saying where it ends."""
+    write("rows.jsonl", [row])
+    _, to_do = converted(f"{RECIPE}dataset_name: rows.jsonl\n")
+    assert [text for text in to_do if text.startswith(f"data.path: the first row of rows.jsonl cannot be used: {why}")]
+
+
 ODD_NAMES = [
     *("org/it's", 'org/"x"', "org/$(touch harmed)", "org/`touch harmed`", "org/a\\b", "org/x'); import os; ('"),
     *("a\nb", "!x", "org/\x1b[31m", "org/\u202e"),
