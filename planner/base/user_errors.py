@@ -6,6 +6,7 @@ and the whole traceback. Everything in it is bounded, and control characters are
 
 import sysconfig
 import traceback
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -22,20 +23,24 @@ _MAX_KIND, _MAX_MESSAGE, _MAX_PLACE = 100, 300, 300
 _MAX_CAUSES = 10
 
 _PACKAGE = Path(__file__).parents[1]
-_LIBRARIES = tuple(Path(sysconfig.get_paths()[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+_PYTHON = tuple(Path(sysconfig.get_paths()[name]) for name in ("stdlib", "platstdlib"))
+# Of any environment: one may see the packages of another.
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 Origin = Literal["code", "environment", "peers"]
 """where an error comes from: the user's code, storage, memory, a device or a network, or other workers that are gone"""
 
-# A missing file is a mistake, although Python counts it among the errors of the operating system.
-_MISTAKES = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+# A file that is missing, or in the way, is a mistake. Python counts it among the errors of the operating system.
+_MISTAKES = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
 _ENVIRONMENT = (OSError, MemoryError, EOFError)
 _ENVIRONMENT_NAMES = frozenset({"OutOfMemoryError", "AcceleratorError", "BrokenExecutor"})
 _ENVIRONMENT_PACKAGES = frozenset(
     {"aiohttp", "botocore", "fsspec", "gcsfs", "google", "grpc", "httpcore", "httpx", "ray", "s3fs", "urllib3"}
 )
-# torch raises plain RuntimeErrors for these.
-_ENVIRONMENT_TEXTS = ("cuda error", "cublas_status", "cudnn_status", "out of memory", "can't allocate memory")
+# torch raises plain RuntimeErrors for these. The last is a DataLoader's process that was killed.
+_ENVIRONMENT_TEXTS = (
+    "cuda error", "cublas_status", "cudnn_status", "out of memory", "can't allocate memory", "dataloader worker (pid",
+)  # fmt: skip
 _PEER_TEXTS = (
     "gloo", "nccl", "connection closed", "connection reset", "connection refused", "broken pipe", "timed out",
 )  # fmt: skip
@@ -90,13 +95,17 @@ def origin_of(error: BaseException) -> Origin:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    def chain() -> Iterator[BaseException]:
-        found: BaseException | None = error
-        while found is not None:
-            yield found
-            found = found.__cause__
+    """The error, what it was raised from, and the members of groups, at most `_MAX_CAUSES`."""
 
-    return islice(chain(), _MAX_CAUSES)
+    def each() -> Iterator[BaseException]:
+        waiting = deque([error])
+        while waiting:
+            found = waiting.popleft()
+            yield found
+            members = found.exceptions if isinstance(found, BaseExceptionGroup) else ()
+            waiting.extend([*([found.__cause__] if found.__cause__ else []), *members])
+
+    return islice(each(), _MAX_CAUSES)
 
 
 def _is_of_peers(error: BaseException) -> bool:
@@ -145,12 +154,17 @@ def _message(error: BaseException) -> str:
 
 def _place(error: BaseException) -> str:
     """The innermost line of the user's code, or of any code but planner's if all of it is in libraries."""
-    if isinstance(error, SyntaxError) and error.filename:
+    if isinstance(error, SyntaxError) and error.filename and not error.filename.startswith("<"):
         return f"{error.filename}:{error.lineno}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
     others = [frame for frame in frames if _PACKAGE not in Path(frame.filename).parents]
-    theirs = [frame for frame in others if not any(folder in Path(frame.filename).parents for folder in _LIBRARIES)]
+    theirs = [frame for frame in others if not _is_library(Path(frame.filename))]
     if not (found := theirs or others):
         return ""
     function = "" if found[-1].name == "<module>" else f", in {found[-1].name}"
     return f"{found[-1].filename}:{found[-1].lineno}{function}"
+
+
+def _is_library(file: Path) -> bool:
+    """Whether the file is part of Python or of an installed package."""
+    return not _INSTALLED.isdisjoint(file.parts) or any(folder in file.parents for folder in _PYTHON)

@@ -18,7 +18,7 @@ class Mistake:
     num_steps: int
     """how many steps its group had done"""
     node: str = ""
-    """of the only worker that is known to have raised it. Empty if more than one did, or if the group had no other"""
+    """of the only worker that is known to have raised it. Empty if several did, or if the group had no other node"""
 
 
 def why_final(mistake: Mistake, last: Mistake | None, *, best_step: int) -> str:

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
@@ -42,6 +43,8 @@ class LocalWorkers:
         self._workers, self._backend = [], backend
         # Daemons could not start processes to load data. Without this, Python would wait for the workers at exit.
         atexit.register(self.close)
+        # The first process would start it, and Python then unblocks SIGINT.
+        resource_tracker.ensure_running()
         for _ in range(most):
             with _without_sigint():
                 ours, theirs = context.Pipe()

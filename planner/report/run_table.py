@@ -106,7 +106,7 @@ class RunDetail:
     data: str
     """the fingerprint, 64 hex digits"""
     error: str
-    """the last error of the user's own code. Empty if there is none, or a generation has begun since"""
+    """the last error of the user's own code. Empty if there is none, or a generation or a launch has begun since"""
     traceback: str
     """the whole traceback of that error, or empty"""
     passed_over: tuple[str, ...]

@@ -75,7 +75,7 @@ class Survey:
     job_digest: str = ""
     """names the file of the newest generation's job, or empty before the first generation"""
     failure: CodeFailure | None = None
-    """the last error of the user's own code, or None if there is none or a generation has begun since"""
+    """the last error of the user's own code, or None if there is none, or a generation or a launch has begun since"""
     job: Job | None = None
     """the newest generation's job, or None if its file is gone or cannot be read"""
 
@@ -140,14 +140,17 @@ def survey(url: str, most_generations: int = 1) -> Survey:
         num_generations=len(numbers),
         segments=segments,
         job_digest=job_digest,
-        failure=_failure(run.storage, header),
+        failure=_failure(run.storage, header, lease.holder if lease and driver in {"alive", "unknown"} else None),
         job=_job(run, job_digest),
     )
 
 
-def _failure(storage: Storage, newest: GenerationRecord | None) -> CodeFailure | None:
+def _failure(storage: Storage, newest: GenerationRecord | None, driver: LeaseRecord | None) -> CodeFailure | None:
+    """The last failure, unless a generation or another launch has begun since. `driver` is None if none is running."""
     failure = read_failure(storage)
-    return failure if failure and (newest is None or failure.time_s > newest.time_s) else None
+    if failure is None or (newest is not None and failure.time_s <= newest.time_s):
+        return None
+    return failure if driver is None or driver.launch == failure.launch else None
 
 
 def _live(storage: Storage, lease: FoundLease | None) -> RunStatus | None:

@@ -181,7 +181,7 @@ def train_own(generation: Generation) -> GenerationEnd:
             train(run)
         except (PlannerError, MemoryLost):
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # also SystemExit, and what asyncio and signals raise
             raise UserCodeFailed(code_error(error), origin_of(error), run.num_steps) from error
     return run.outcome
 

@@ -34,13 +34,18 @@ def raised(error, cause=None):
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), "code"),
         (SystemExit(0), "code"),
         (FileNotFoundError(2, "No such file", "labels.csv"), "code"),
+        (FileExistsError(17, "File exists", "out"), "code"),
         (PermissionError(13, "denied"), "environment"),
         (ConnectionResetError("reset"), "environment"),
         (TimeoutError(), "environment"),
         (MemoryError(), "environment"),
         (OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "environment"),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), "environment"),
+        (RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "), "environment"),
+        (RuntimeError("DataLoader worker (pid(s) 7, 8) exited unexpectedly"), "environment"),
         (RayActorError("the actor died"), "environment"),
+        (ExceptionGroup("tasks", [ValueError("x"), OSError(28, "No space left on device")]), "environment"),
+        (ExceptionGroup("tasks", [ValueError("x"), KeyError("x")]), "code"),
         (RuntimeError("[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1"), "peers"),
         (DistError("NCCL communicator was aborted"), "peers"),
         (ValueError("gloo is a word of mine"), "code"),
@@ -81,6 +86,28 @@ def test_a_syntax_error_names_its_line(tmp_path):
     with pytest.raises(SyntaxError) as caught:
         runpy.run_path(str(loop))
     assert code_error(caught.value).text == f"SyntaxError: '(' was never closed ({loop}:2)"
+
+
+def test_a_syntax_error_of_text_names_the_line_that_read_it(tmp_path):
+    """Such as in a setting that their code evaluates. `<unknown>:1` is no place."""
+    loop = tmp_path / "loop.py"
+    loop.write_text("import ast\ndef train(run):\n    ast.literal_eval('3 3')\n")
+    with pytest.raises(SyntaxError) as caught:
+        runpy.run_path(str(loop))["train"](None)
+    assert code_error(caught.value).place == f"{loop}:3, in train"
+
+
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
+def test_packages_of_another_environment_are_libraries_too(tmp_path, folder):
+    """An environment that Ray makes for a job sees the packages of its base."""
+    library = tmp_path / folder / "layers.py"
+    library.parent.mkdir()
+    library.write_text("def forward(x):\n    return x.weight\n")
+    loop = tmp_path / "loop.py"
+    loop.write_text("def train(forward):\n    forward(None)\n")
+    with pytest.raises(AttributeError) as caught:
+        runpy.run_path(str(loop))["train"](runpy.run_path(str(library))["forward"])
+    assert code_error(caught.value).place == f"{loop}:2, in train"
 
 
 def test_a_path_of_a_submitted_job_is_told_as_in_the_checkout():

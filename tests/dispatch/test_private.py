@@ -134,6 +134,7 @@ class TestBlame:
         assert cause([], nodes, {0: gone, 1: typo}) == text
         assert mistake_of({0: gone, 1: typo}, nodes).node == mistake_of({1: typo}, nodes).node == "bb" * 28
         assert mistake_of({0: typo, 1: typo}, nodes).node == mistake_of({0: typo}, {0: "aa" * 28}).node == ""
+        assert mistake_of({0: gone, 1: typo}, {0: "aa" * 28, 1: "aa" * 28}).node == ""  # another node cannot differ
         assert mistake_of({0: gone}, nodes) is failed_code({0: gone}) is None
         text = "worker 0 on node aaaaaaaa: train() raised RuntimeError: Connection closed (loop.py:7, in train)"
         assert cause([], nodes, {0: gone}) == text

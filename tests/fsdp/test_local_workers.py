@@ -3,6 +3,9 @@
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch.distributed as dist
@@ -40,16 +43,32 @@ def _dies_alone(rank):
     signal.pause()
 
 
-def _interrupts_itself(_rank):
-    signal.raise_signal(signal.SIGINT)
-    return "goes on"
+def signals_blocked(_rank):
+    """For the program below."""
+    return signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
-def test_a_ctrl_c_that_the_terminal_sends_to_all_ends_no_worker_with_a_traceback():
-    """The parent ends them. Found by hand: each worker printed where it was, and so did one that still imported."""
-    with LocalWorkers(1) as workers:
-        assert workers.run(_interrupts_itself, 1) == ["goes on"]
-    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+PROGRAM = """
+import signal
+
+from planner.rehearsal.local_workers import LocalWorkers
+from test_local_workers import signals_blocked
+
+if __name__ == "__main__":
+    with LocalWorkers(2) as workers:
+        assert all(signal.SIGINT in blocked for blocked in workers.run(signals_blocked, 2))
+    assert signal.SIGINT not in signals_blocked(0)
+"""
+
+
+def test_a_ctrl_c_that_the_terminal_sends_to_all_ends_no_worker_with_a_traceback(tmp_path):
+    """The parent ends them. Found by hand: each worker printed where it was, and so did one that still imported.
+
+    In a fresh process, as for a command: Python unblocks SIGINT when it starts its first process.
+    """
+    (tmp_path / "program.py").write_text(PROGRAM)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    subprocess.run([sys.executable, "program.py"], cwd=tmp_path, env=environment, check=True)
 
 
 def test_results_come_by_rank():

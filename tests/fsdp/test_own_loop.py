@@ -205,6 +205,14 @@ def test_mistakes_are_told_in_a_sentence(workers, make_job, tmp_path, mistake):
         workers.run(run_job, 1, make_job(f"\ndef train(run):\n    {code}\n"), str(tmp_path))
 
 
+@pytest.mark.parametrize("error", ["KeyboardInterrupt()", "SystemExit(0)", "__import__('asyncio').CancelledError()"])
+def test_an_error_that_is_no_exception_to_python_names_its_line_too(workers, make_job, tmp_path, error):
+    """Ray would pass on its type alone."""
+    job = make_job(f"\ndef train(run):\n    raise {error}\n")
+    with pytest.raises(TrainingFailed, match=r"^worker 0: train\(\) raised \w+(: 0)? \(/.*py:\d+, in train\)$"):
+        workers.run(run_job, 1, job, str(tmp_path))
+
+
 def test_an_error_in_train_names_its_type_and_line(workers, make_job, tmp_path):
     """And has the whole traceback. It is a mistake of theirs, and no step was done."""
     job = make_job("\ndef train(run):\n    run.shrad(None)\n")

@@ -6,8 +6,9 @@ import pytest
 
 from planner.errors import StoreError
 from planner.store.code_failure import FAILURE_FILE, CodeFailure, keep_failure, read_failure
-from planner.store.records import GenerationRecord
-from planner.store.survey import _failure
+from planner.store.lease_record import lease_name, this_driver
+from planner.store.records import GenerationRecord, seal
+from planner.store.survey import _failure, survey
 
 
 @dataclass
@@ -52,7 +53,19 @@ def test_it_is_shown_until_a_generation_begins(storage):
     """Before any generation had a ledger, too."""
     keep_failure(storage, CodeFailure.now("l", "text", ""))
     found = read_failure(storage)
-    assert _failure(storage, None) == found
-    assert _failure(storage, Header(found.time_s - 1)) == found
-    assert _failure(storage, Header(found.time_s + 1)) is None
+    assert _failure(storage, None, None) == found
+    assert _failure(storage, Header(found.time_s - 1), None) == found
+    assert _failure(storage, Header(found.time_s + 1), None) is None
     assert GenerationRecord.model_fields.keys() >= {"time_s"}
+
+
+def test_while_a_run_starts_again_the_error_of_the_launch_before_is_not_shown(storage):
+    """The code may be mended. Until its first generation begins, only the lease tells that a launch is newer."""
+    keep_failure(storage, CodeFailure.now("before", "text", ""))
+    now = this_driver("now", 5.0)
+    storage.create(lease_name(1), seal(now))
+    assert survey(storage.url).failure is None
+    storage.write(lease_name(1), seal(now.model_copy(update={"launch": "before"})))
+    assert survey(storage.url).failure == read_failure(storage)
+    storage.write(lease_name(1), seal(now.model_copy(update={"held": False})))
+    assert survey(storage.url).failure == read_failure(storage)

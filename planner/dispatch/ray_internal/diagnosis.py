@@ -75,7 +75,7 @@ def mistake_of(errors: dict[int, Exception], nodes: dict[int, str]) -> Mistake |
         return None
     rank, failed = code
     is_alone = failed_code({other: error for other, error in errors.items() if other != rank}) is None
-    node = nodes[rank] if len(nodes) > 1 and is_alone else ""
+    node = nodes[rank] if is_alone and len({*nodes.values()}) > 1 else ""
     return Mistake(text=failed.error.text, num_steps=failed.num_steps, node=node)
 
 
