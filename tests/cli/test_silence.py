@@ -179,12 +179,37 @@ def test_a_terminal_counts_instead_of_lines(monkeypatch, capsys):
     assert err.index("drawing")
 
 
-def test_short_work_shows_nothing(monkeypatch, capsys):
-    """Neither on a terminal nor elsewhere."""
-    with activity.doing("reading"), activity.progress_bar("steps audited") as progress:
-        progress(1, 2)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+@pytest.mark.parametrize("terminal", ["", "xterm", "dumb"])
+def test_short_work_shows_nothing(monkeypatch, capsys, terminal):
+    """Neither on a terminal nor elsewhere. Not even an empty line."""
+    monkeypatch.setenv("TERM", terminal)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: bool(terminal), raising=False)
     with activity.doing("reading"):
         pass
-    assert "reading" not in capsys.readouterr().err
+    with activity.progress_bar("steps audited") as progress:
+        progress(1, 2)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_dumb_terminal_gets_lines(monkeypatch, said):
+    """It cannot take a line back, so it has no counter. Such as a shell in Emacs."""
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    with activity.doing("reading"):
+        wait_for(lambda: "reading" in said)
+    with activity.progress_bar("steps audited"):
+        wait_for(lambda: "steps audited: 0" in said)
+
+
+def test_colors_that_are_forced_into_a_file_make_it_no_terminal(monkeypatch, said):
+    """`FORCE_COLOR`, as many CI systems have it."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with activity.doing("reading", console()):
+        wait_for(lambda: "reading" in said)
+
+
+def test_a_dumb_terminal_gets_a_run_s_lines(tmp_path, monkeypatch):
+    """No panel is drawn there."""
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert not LivePanel(RunFolder(Storage(str(tmp_path))), console(), RunView())._is_terminal
