@@ -87,7 +87,8 @@ def _shown_later(bar: "Progress") -> Iterator[None]:
 
 
 def _say_on(out: "Console | None") -> Callable[[str], None]:
-    return partial(typer.echo, err=True) if out is None else partial(out.print, soft_wrap=True)
+    # Not by the console: after a closed pipe it would be quiet, and the command would go on without a reader.
+    return partial(typer.echo, err=True) if out is None else partial(typer.echo, file=out.file)
 
 
 def _is_terminal(out: "Console | None") -> bool:

@@ -1,5 +1,6 @@
 """No command is silent for more than three seconds: what takes long is named, and tests wait for its name."""
 
+import io
 import shutil
 from contextlib import contextmanager
 from dataclasses import replace
@@ -206,6 +207,28 @@ def test_colors_that_are_forced_into_a_file_make_it_no_terminal(monkeypatch, sai
     monkeypatch.setenv("FORCE_COLOR", "1")
     with activity.doing("reading", console()):
         wait_for(lambda: "reading" in said)
+
+
+def test_a_pipe_that_is_closed_meanwhile_ends_the_command_at_its_next_line(monkeypatch):
+    """Not in silence and with exit code 0: the lines of the work itself say nothing about the pipe."""
+    tries = []
+
+    class Closed(io.StringIO):
+        def write(self, text):
+            tries.append(text)
+            raise BrokenPipeError
+
+    monkeypatch.setattr(wait_reports, "SILENCE_S", 0.0)
+    monkeypatch.setattr(wait_reports, "_LOOK_S", 0.01)
+    out = console()
+    out.file = Closed()
+    monkeypatch.setattr(out, "on_broken_pipe", lambda: tries.append("broken"))
+    with activity.doing("reading", out):
+        wait_for(lambda: tries)
+    assert not out.quiet
+    assert "broken" not in tries
+    out.print("the next line")
+    assert "broken" in tries
 
 
 def test_a_dumb_terminal_gets_a_run_s_lines(tmp_path, monkeypatch):
