@@ -109,7 +109,9 @@ fuzz: .venv/ready
 CPU_TORCH := PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 SAY_WHILE := $(PYTHON) tests/harness/say_while.py
+NEEDS := planner needs Python 3.11 or newer, and $(PYTHON) is %d.%d. Name another: make PYTHON=python3.11
 .venv/ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; now = sys.version_info[:2]; sys.exit("$(NEEDS)" % now if now < (3, 11) else 0)'
 	@echo "planner, torch and Ray go into .venv. torch is a download of 2.7 GB with CUDA, as PyPI has it."
 	@echo "For the CPU alone, 0.2 GB:"
 	@echo "    $(CPU_TORCH) make $(or $(MAKECMDGOALS),demo)"

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Self
 
@@ -115,4 +115,5 @@ class Activity:
         if not is_due:
             self._reports.next_s = waited_s + SILENCE_S
         self._is_named, self._said_s = True, now_s
-        self._say(f"{self._what} ({waited_s:.0f} s so far)" if waited_s >= 1 else self._what)
+        with suppress(OSError):  # a closed pipe or a full disk: the command meets it at its own next line
+            self._say(f"{self._what} ({waited_s:.0f} s so far)" if waited_s >= 1 else self._what)

@@ -5,6 +5,7 @@ nothing was started. 130 interrupted. `runs` and `show` exit with 0 for every st
 JSON document or empty.
 """
 
+import contextlib
 import sys
 from typing import Annotated, NoReturn
 
@@ -12,7 +13,6 @@ import typer
 
 from planner.base.version import VERSION
 from planner.base.working_dir import as_submitted
-from planner.cli.code_traceback import keep_traceback
 from planner.cli.commands import LazyGroup, UnknownCommand
 from planner.errors import PlannerError, UserError
 
@@ -53,6 +53,8 @@ def main() -> None:
         # Outside of its standalone mode, typer raises usage errors and returns the code of `typer.Exit`.
         code = app(prog_name="planner", standalone_mode=False)
     except _UsageError as error:
+        if len(sys.argv) == 1:
+            sys.exit(UserError.exit_code)  # `planner` alone: typer has printed the help
         from planner.cli.usage_errors import usage_message  # loaded only for an error
 
         _fail(usage_message(error), UserError.exit_code)
@@ -63,17 +65,27 @@ def main() -> None:
     except typer.Abort:
         _fail("the input ended before the command had read what it asked for", 1)
     except PlannerError as error:
-        kept = keep_traceback(error.code_traceback) if error.code_traceback else None
-        _fail(f"{error}\nFor the whole traceback: {kept}" if kept else str(error), error.exit_code)
+        _fail(f"{error}{_traceback_line(error)}", error.exit_code)
     except OSError as error:
         # Not a mistake in this program: a full disk behind stdout, or a file that was removed.
         _fail(str(error), 1)
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _traceback_line(error: PlannerError) -> str:
+    """A line that names the file with the traceback of the user's own code. Empty if there is none."""
+    if not error.code_traceback:
+        return ""
+    from planner.cli.code_traceback import keep_traceback  # loaded only for an error
+
+    kept = keep_traceback(error.code_traceback)
+    return f"\nFor the whole traceback: {kept}" if kept else ""
+
+
 def _fail(text: str, exit_code: int) -> NoReturn:
     for line in as_submitted(text).split("\n"):
         # A path or a value may contain control characters for the terminal.
         shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
-        sys.stderr.write(f"planner: {shown}\n")
+        with contextlib.suppress(OSError):  # a full disk behind stderr changes no exit code
+            typer.echo(f"planner: {shown}", err=True)
     sys.exit(exit_code)

@@ -87,10 +87,13 @@ def _shown_later(bar: "Progress") -> Iterator[None]:
 
 
 def _say_on(out: "Console | None") -> Callable[[str], None]:
-    return partial(typer.echo, err=True) if out is None else partial(out.print, soft_wrap=True)
+    # Not by the console: after a closed pipe it would be quiet, and the command would go on without a reader.
+    return partial(typer.echo, err=True) if out is None else partial(typer.echo, file=out.file)
 
 
 def _is_terminal(out: "Console | None") -> bool:
-    if out is not None:
-        return out.is_terminal and not out.is_dumb_terminal
-    return bool(sys.stderr and sys.stderr.isatty())
+    """Whether the console, or stderr, is a terminal that can take a line back. One that is dumb cannot."""
+    if out is None and not (sys.stderr and sys.stderr.isatty()):
+        return False  # without rich, which takes long to import
+    shown_on = out or console(stderr=True)
+    return shown_on.file.isatty() and shown_on.is_interactive

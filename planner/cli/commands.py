@@ -6,8 +6,6 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from planner.cli.interrupted import interrupted_text
-
 # Name -> the first paragraph of the command's own help. The command `a-b` is the function `a_b` in the module
 # `planner.cli.a_b_command`.
 COMMANDS = {
@@ -96,6 +94,8 @@ class LazyGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
+            from planner.cli.interrupted import interrupted_text  # loaded only for an interrupt
+
             if text := interrupted_text(ctx.invoked_subcommand or "planner"):
                 typer.echo(f"planner: {text}", err=True)
             raise

@@ -55,7 +55,7 @@ class LivePanel:
         self._view = begin
         self._began_s = self._printed_s = self._said_s = time.monotonic()
         self._live = Live(console=console, get_renderable=self._panel, refresh_per_second=4, transient=True)
-        self._is_terminal = console.file.isatty()
+        self._is_terminal = console.file.isatty() and console.is_interactive
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="planner-watch", daemon=True)
         self._looking_since_s: float | None = None

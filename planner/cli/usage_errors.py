@@ -46,7 +46,7 @@ def _instead_of(word: str) -> str:
         return f"Write planner {lower}"
     if lower in OTHER_COMMANDS:
         return _sentence(OTHER_COMMANDS[lower])
-    if taken := _takers(word):
+    if word and (taken := _takers(word)):
         return taken
     begun = [name for name in COMMANDS if lower and name.startswith(lower)]
     near = begun[:1] or get_close_matches(lower, [*COMMANDS, *OTHER_COMMANDS], n=1, cutoff=_CLOSE)
@@ -105,15 +105,16 @@ def _option_text(error: Any, option: str, command: str) -> str:
 
 
 def _other_option(error: Any, option: str, command: str) -> str:
-    """The nearest option of the command, else the commands that have this or a near one, else what does the same."""
+    """What does the same here, else the nearest option of the command, else the commands that have it or a near one."""
     own = _options(error.ctx.command, error.ctx) if error.ctx is not None else []
+    instead = OTHER_OPTIONS.get(option, "")
+    if instead and ("--set" in own or "--set" not in instead):
+        return _sentence(instead)
     if near := get_close_matches(option, own, n=1, cutoff=_CLOSE):
         return f"Did you mean {near[0]}?"
     owners = {name: _options(load(name), None) for name in COMMANDS}
     if others := _owners(owners, option):
         return f"{others} it"
-    if option in OTHER_OPTIONS:
-        return _sentence(OTHER_OPTIONS[option])
     every = sorted({each for names in owners.values() for each in names})
     if near := get_close_matches(option, every, n=1, cutoff=_VERY_CLOSE):
         return f"{_owners(owners, near[0])} {near[0]}"

@@ -120,9 +120,13 @@ def _(place):
     "The two histories differ, or cannot be compared because of random numbers.",
 )
 def _(place):
-    checks = [Check(what="losses", passed=False, detail="differ")]
-    place.monkeypatch.setattr("planner.cli.verify_command.verify_job", lambda *_, **__: checks)
-    return [place.cli("verify", place.job), place.cli("verify", place.job, "--json")]
+    answers = []
+    for what in ("losses", "random numbers"):
+        checks = [Check(what=what, passed=False, detail="differ")]
+        place.monkeypatch.setattr("planner.cli.verify_command.verify_job", lambda *_, found=checks, **__: found)
+        answers += [place.cli("verify", place.job), place.cli("verify", place.job, "--json")]
+    assert "NOT COMPARED" in answers[2].out
+    return answers
 
 
 @row(
@@ -274,7 +278,8 @@ def test_a_row_is_true(cli, job, recorded, monkeypatch, of_page):
             lines = answer.err.splitlines()
             assert [line for line in lines if code in {1, 2} and not line.startswith("planner: ")] == []
             assert "Traceback" not in answer.out + answer.err
-            assert lines or code in {0, 130} or answer.out.splitlines()[-1].startswith(("audit: NOT", "verify: F", "}"))
+            last = answer.out.splitlines()[-1:] or [""]
+            assert lines or code in {0, 130} or last[0].startswith(("audit: NOT", "verify: FAILED", "verify: NOT", "}"))
 
 
 @pytest.mark.parametrize(
@@ -301,7 +306,10 @@ def test_a_row_is_true(cli, job, recorded, monkeypatch, of_page):
         ),
         (["show", "run", "--follow"], "show has no option --follow. planner submit and planner track have it"),
         (["run", "job.yaml", "--resume"], "planner run resumes by itself"),
-        (["run", "job.yaml", "--steps", "4"], "planner verify has it"),
+        (["run", "job.yaml", "--steps", "4"], "run has no option --steps. Write --set train.steps=400"),
+        (["show", "run", "--steps", "4"], "show has no option --steps. planner verify has it"),
+        (["plan", "job.yaml", "--seed", "4"], "plan has no option --seed. Write --set train.seed=1"),
+        ([""], "no such command: ''. planner --help lists the commands"),
         (["run", "job.yaml", "--lr", "4"], "Write --set train.optimizer.lr=1e-4"),
         (["-h"], "Write --help"),
         (["run", "job.yaml", "--nodes", "x"], "--nodes x: write a whole number from 0 to 64"),
@@ -325,6 +333,21 @@ def test_a_wrong_command_line_says_in_one_line_what_to_write(cli, monkeypatch, a
     assert (answer.code, answer.out) == (2, "")
     assert re.fullmatch(r"planner: [^\n]+\n", answer.err)
     assert says in answer.err
+
+
+def test_planner_alone_prints_its_help_and_no_error(cli):
+    """The exit code says that a command is missing."""
+    answer = cli()
+    assert (answer.code, answer.err) == (2, "")
+    assert "Usage: planner" in answer.out
+
+
+@pytest.mark.parametrize("stderr", [None, "/dev/full"])
+def test_an_error_that_nobody_can_read_has_its_exit_code(cli, monkeypatch, stderr):
+    """stderr is closed, or on a full disk."""
+    stream = None if stderr is None else Path(stderr).open("w", buffering=1, encoding="utf-8")  # noqa: SIM115
+    monkeypatch.setattr("sys.stderr", stream)
+    assert cli("trian").code == 2
 
 
 def test_a_run_given_as_a_command_is_told_what_shows_it(cli, recorded, tmp_path):

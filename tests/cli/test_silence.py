@@ -1,5 +1,6 @@
 """No command is silent for more than three seconds: what takes long is named, and tests wait for its name."""
 
+import io
 import shutil
 from contextlib import contextmanager
 from dataclasses import replace
@@ -179,12 +180,59 @@ def test_a_terminal_counts_instead_of_lines(monkeypatch, capsys):
     assert err.index("drawing")
 
 
-def test_short_work_shows_nothing(monkeypatch, capsys):
-    """Neither on a terminal nor elsewhere."""
-    with activity.doing("reading"), activity.progress_bar("steps audited") as progress:
-        progress(1, 2)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+@pytest.mark.parametrize("terminal", ["", "xterm", "dumb"])
+def test_short_work_shows_nothing(monkeypatch, capsys, terminal):
+    """Neither on a terminal nor elsewhere. Not even an empty line."""
+    monkeypatch.setenv("TERM", terminal)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: bool(terminal), raising=False)
     with activity.doing("reading"):
         pass
-    assert "reading" not in capsys.readouterr().err
+    with activity.progress_bar("steps audited") as progress:
+        progress(1, 2)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_dumb_terminal_gets_lines(monkeypatch, said):
+    """It cannot take a line back, so it has no counter. Such as a shell in Emacs."""
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    with activity.doing("reading"):
+        wait_for(lambda: "reading" in said)
+    with activity.progress_bar("steps audited"):
+        wait_for(lambda: "steps audited: 0" in said)
+
+
+def test_colors_that_are_forced_into_a_file_make_it_no_terminal(monkeypatch, said):
+    """`FORCE_COLOR`, as many CI systems have it."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with activity.doing("reading", console()):
+        wait_for(lambda: "reading" in said)
+
+
+def test_a_pipe_that_is_closed_meanwhile_ends_the_command_at_its_next_line(monkeypatch):
+    """Not in silence and with exit code 0: the lines of the work itself say nothing about the pipe."""
+    tries = []
+
+    class Closed(io.StringIO):
+        def write(self, text):
+            tries.append(text)
+            raise BrokenPipeError
+
+    monkeypatch.setattr(wait_reports, "SILENCE_S", 0.0)
+    monkeypatch.setattr(wait_reports, "_LOOK_S", 0.01)
+    out = console()
+    out.file = Closed()
+    monkeypatch.setattr(out, "on_broken_pipe", lambda: tries.append("broken"))
+    with activity.doing("reading", out):
+        wait_for(lambda: tries)
+    assert not out.quiet
+    assert "broken" not in tries
+    out.print("the next line")
+    assert "broken" in tries
+
+
+def test_a_dumb_terminal_gets_a_run_s_lines(tmp_path, monkeypatch):
+    """No panel is drawn there."""
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert not LivePanel(RunFolder(Storage(str(tmp_path))), console(), RunView())._is_terminal

@@ -49,3 +49,22 @@ def test_make_says_how_large_torch_is_and_how_to_have_it_for_the_cpu():
     assert setting in readme
     assert "2.7 GB with CUDA" in readme
     assert [line for line in made.splitlines() if "pip install" in line and "say_while.py" not in line] == []
+
+
+@pytest.mark.process
+def test_make_refuses_an_old_python_in_a_sentence(tmp_path):
+    """Before it makes or downloads anything. That Python could not import what says how long it takes."""
+    for name in ("pyproject.toml", "constraints.txt"):
+        (tmp_path / name).write_text("")
+    old = tmp_path / "python3.10"
+    old.write_text(
+        f'#!/bin/sh\n[ "$1" = -c ] && exec {sys.executable} -c "import sys; sys.version_info = (3, 10, 9); $2"\n'
+    )
+    old.chmod(0o755)
+    make = ["make", "-f", ROOT / "Makefile", f"PYTHON={old}", "demo"]
+    made = subprocess.run(make, cwd=tmp_path, capture_output=True, text=True, check=False)
+    said = f"planner needs Python 3.11 or newer, and {old} is 3.10. Name another: make PYTHON=python3.11\n"
+    assert made.returncode == 2
+    assert "torch" not in made.stdout
+    assert made.stderr.startswith(said)
+    assert not (tmp_path / ".venv").exists()
