@@ -43,6 +43,12 @@ class Answer:
     err: str
 
 
+@pytest.fixture(autouse=True)
+def _not_told_what_takes_long(monkeypatch):
+    """On a slow machine, any command may take three seconds. `test_silence.py` looks at what is said then."""
+    monkeypatch.setattr("planner.base.wait_reports.SILENCE_S", float("inf"))
+
+
 @pytest.fixture
 def cli(tmp_path, monkeypatch, capsys):
     """Calls the console script with these arguments in `tmp_path`. Starting a cluster raises an error."""

@@ -265,7 +265,6 @@ def test_every_row_of_the_page_has_a_case_and_every_case_a_row():
     assert sorted(ROWS) == sorted(CASES)
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("of_page", ROWS, ids=" ".join)
 def test_a_row_is_true(cli, job, recorded, monkeypatch, of_page):
     """The code, and every line on stderr begins with `planner: ` where there is an error. No box and no traceback."""
