@@ -86,6 +86,8 @@ def _fail(text: str, exit_code: int) -> NoReturn:
     for line in as_submitted(text).split("\n"):
         # A path or a value may contain control characters for the terminal.
         shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
-        with contextlib.suppress(OSError):  # a full disk behind stderr changes no exit code
-            typer.echo(f"planner: {shown}", err=True)
+        if sys.stderr is not None:  # it is closed
+            with contextlib.suppress(OSError):  # a full disk behind it changes no exit code
+                sys.stderr.write(f"planner: {shown}\n")
+                sys.stderr.flush()
     sys.exit(exit_code)

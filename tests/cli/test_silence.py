@@ -21,7 +21,6 @@ from planner.report.run_view import RunView
 from planner.runner.local import embedded, local_cluster
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
-from planner.submit import jobs_api
 
 AT = ("--address", "http://127.0.0.1:1", "--set", "checkpoint.path=/shared/tiny")
 
@@ -65,7 +64,6 @@ def slow(monkeypatch, said):
         (["prepare", "text.txt", "out"], "planner.cli.prepare_command.prepare_file", "bytes read: 0"),
         (["probe", "."], "planner.cli.probe_command.measure", "measuring"),
         (["submit", "job.yaml", *AT], "planner.cli.submit_command.collect", "collecting the files"),
-        (["submit", "job.yaml", *AT], "planner.submit.jobs_api.JobsApi.connect", "connecting to http://127.0.0.1:1"),
         (["run", "job.yaml"], "planner.runner.prepare.model_files.check_here", "checking the model"),
         (["run", "job.yaml"], "planner.runner.prepare.open_data", "data checked: 0"),
         (
@@ -90,8 +88,17 @@ def test_a_command_says_what_takes_long(cli, recorded, tmp_path, slow, arguments
     assert "it was said" in answer.err
 
 
+@pytest.mark.usefixtures("job")
+def test_a_dashboard_that_does_not_answer_is_named(cli, slow):
+    """In a test of its own, because it imports Ray."""
+    slow("planner.submit.jobs_api.JobsApi.connect", "connecting to http://127.0.0.1:1")
+    assert "it was said" in cli("submit", "job.yaml", *AT).err
+
+
 def test_a_sent_job_that_does_not_start_is_waited_for_aloud(cli, job, said, monkeypatch):
     """Until the first text of its log, and no longer."""
+    from planner.submit import jobs_api  # imports Ray
+
     monkeypatch.chdir(job.parent)
 
     class Server:
