@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+from planner.events.event import Event
 from planner.train.hooks import Note
 
 _stop = threading.Event()
@@ -88,10 +89,10 @@ def may_hold() -> bool:
     return not _must_commit.is_set()
 
 
-def post_note(message: str, waited_s: float = 0.0) -> None:
-    """Queue a note for the run's ledger. `waited_s` is what `planner.train.hooks.Note` says."""
+def post_note(event: Event | str, waited_s: float = 0.0) -> None:
+    """Queue an event for the run's ledger. `waited_s` is what `planner.train.hooks.Note` says."""
     with _lock:
-        _messages.append(Note(text=message, waited_s=waited_s))
+        _messages.append(Note(event=event, waited_s=waited_s))
 
 
 def messages() -> list[Note]:

@@ -168,10 +168,14 @@ class CommitRecord(StoredModel):
 
 
 class EventRecord(StoredModel):
-    """A message for people who read the ledger later."""
+    """Something that happened: its kind and its facts, and the text that people were told."""
 
     kind: Literal["event"] = "event"
+    event: str = ""
+    """the kind (`planner.events`). Empty in ledgers of formats 1 and 2, which have the text alone"""
+    facts: dict[str, Any] = {}
     message: str
+    """for people. No code reads it"""
     waited_s: float = Field(default=0.0, ge=0)
     """seconds before this generation in which there was room for fewer workers than `workers.min`"""
     time_s: float

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from planner.events.event import Event
 from planner.keeper.addresses import Keepers
 
 if TYPE_CHECKING:  # drivers import this file without torch
@@ -24,9 +25,9 @@ class PassCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """A message for the ledger."""
+    """An event for the ledger."""
 
-    text: str
+    event: Event | str
     waited_s: float = 0.0
     """seconds before this generation in which there was room for fewer workers than `workers.min`"""
 

@@ -12,6 +12,8 @@ import torch
 from planner.base.version import VERSION
 from planner.base.working_dir import as_submitted
 from planner.errors import PlannerError, StoreError
+from planner.events.event import Event, facts_of
+from planner.events.message import Message
 from planner.job import Job, batch_sizes
 from planner.plan import make_plan
 from planner.store.jobs import job_digest
@@ -35,6 +37,7 @@ from planner.train.resume_point import ResumePoint
 from planner.train.setup import Setup
 from planner.train.state import TrainState
 from planner.train.world import World
+from planner.wording.event_text import text_of
 
 
 class Journal:
@@ -102,9 +105,18 @@ class Journal:
         except StoreError as error:
             self._failure = error
 
-    def note(self, message: str, waited_s: float = 0.0) -> None:
-        """Write a message for people into the ledger. Any worker may call it. Only rank 0 writes."""
-        self._write(EventRecord(message=as_submitted(message), waited_s=waited_s, time_s=time.time()))
+    def note(self, event: Event | str, waited_s: float = 0.0) -> None:
+        """Write an event into the ledger, with its text. Any worker may call it. Only rank 0 writes."""
+        event = Message(text=event) if isinstance(event, str) else event
+        self._write(
+            EventRecord(
+                event=event.name,
+                facts=facts_of(event),
+                message=as_submitted(text_of(event)),
+                waited_s=waited_s,
+                time_s=time.time(),
+            )
+        )
 
     def close(self) -> None:
         """Flush the last records to the store."""

@@ -238,7 +238,7 @@ class Loop:
         times = self._saves.times(step, totals, is_last=is_last)
         self._collective_timeout.did_step(record.seconds, times.commit_s, self._eval_s)
         for note in self._hooks.messages():
-            self._journal.note(note.text, note.waited_s)
+            self._journal.note(note.event, note.waited_s)
         for text in self._saves.did_step(record.seconds):
             self._journal.note(text)
         if totals.report or is_last:

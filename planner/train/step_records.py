@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from planner.errors import PlannerError, TrainingFailed
+from planner.events.event import Event
 from planner.store.records import MeasurementRecord, StepRecord
 from planner.train.control import Tally
 from planner.train.hooks import Hooks
@@ -21,8 +22,8 @@ _REPORT_INTERVAL_S = 1.0
 class StepJournal(Protocol):
     """The records that a loop writes to the run's folder. All workers call each method but `note` together."""
 
-    def note(self, message: str, waited_s: float = 0.0) -> None:
-        """Record a message for people. Any worker may call it."""
+    def note(self, event: Event | str, waited_s: float = 0.0) -> None:
+        """Record an event. Any worker may call it."""
         ...
 
     @property

@@ -166,5 +166,5 @@ def test_a_note_reaches_the_ledger_with_the_seconds_of_a_wait():
     mailbox.reset()
     mailbox.post_note("one")
     mailbox.post_note("two", 40.0)
-    assert mailbox.messages() == [Note(text="one"), Note(text="two", waited_s=40.0)]
+    assert mailbox.messages() == [Note(event="one"), Note(event="two", waited_s=40.0)]
     assert mailbox.messages() == []

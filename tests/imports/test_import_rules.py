@@ -14,12 +14,14 @@ STANDARD = set(sys.stdlib_module_names)
 ORDER = [
     ["errors"],
     ["base"],
+    ["events"],
     ["plan"],
     ["order", "job"],
     ["cluster", "data", "store", "notice", "keeper"],
     ["files"],
     ["provenance", "elastic", "probe"],
     ["tracking"],
+    ["wording"],
     ["train"],
     ["local_cluster"],
     ["dispatch"],
@@ -67,7 +69,7 @@ INSIDE_FUNCTIONS = {
 }
 # Whatever tells the time, the dice, the machine or the user apart does not belong into a pure decision.
 NOT_PURE = {"time", "os", "random", "logging", "datetime", "secrets", "pathlib", "subprocess", "socket"}
-PURE = {"plan", "order", "elastic"}
+PURE = {"events", "plan", "order", "elastic", "wording"}
 
 MOST_LINES = 60
 MOST_HEAVY = 0.21

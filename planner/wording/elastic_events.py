@@ -1,0 +1,1 @@
+"""Sentences for what the elastic controller decides and observes."""

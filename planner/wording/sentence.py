@@ -1,0 +1,15 @@
+"""One function makes the sentence of each kind of event. It is found by the event's type."""
+
+from functools import singledispatch
+
+from planner.events.event import Event
+
+
+@singledispatch
+def text_of(event: Event) -> str:
+    """The event as text for people. Modules of this room register a function for each kind.
+
+    Raises:
+        NotImplementedError: no function is registered for its kind.
+    """
+    raise NotImplementedError(f"no sentence for the event {event.name}")
