@@ -247,7 +247,7 @@ def race(url, number, rounds, barrier, won):
 @pytest.mark.process
 def test_of_4_processes_that_start_at_once_one_drives(tmp_path):
     """Thirty times on one run, each time after the last holder released it."""
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("forkserver")
     barrier, won = context.Barrier(4, timeout=EVENT_S), context.Queue()
     drivers = [context.Process(target=race, args=(str(tmp_path), i, 30, barrier, won), daemon=True) for i in range(4)]
     for driver in drivers:
