@@ -10,10 +10,10 @@ import signal
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from planner import read_job
@@ -145,15 +145,34 @@ class Log(Steps, threading.Thread):
         return [(at, size, record.step) for at, size, record in list(self.seen) if isinstance(record, StepRecord)]
 
 
+def _stock_trainer(
+    train: Callable[..., None],
+    *,
+    train_loop_config: Any,
+    scaling_config: Any,
+    run_config: Any,
+    torch_config: Any,
+    **_: Any,
+) -> Any:
+    """Ray's own trainer, without planner's controller and policy."""
+    from ray.train.torch import TorchTrainer
+
+    return TorchTrainer(
+        train,
+        train_loop_config=train_loop_config,
+        scaling_config=scaling_config,
+        run_config=run_config,
+        torch_config=torch_config,
+    )
+
+
 def set_policy(policy: str) -> dispatch.PollSettings:
     """Make this process train under it. Called before Ray is imported."""
     timings = _STOCK if policy == "stock" else dispatch.EMBEDDED
     if policy != "ours":
-        from planner.dispatch.ray_internal import trainer
-
-        trainer.best_trainer = lambda: ("stock", "this is a bench")  # type: ignore[assignment]
+        # `launch` imports it when it needs it. By then Ray is imported, too.
+        sys.modules["planner.dispatch.ray_internal.trainer"] = SimpleNamespace(ElasticTrainer=_stock_trainer)  # type: ignore[assignment]
         os.environ["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "1"
-        warnings.simplefilter("ignore", RuntimeWarning)
     dispatch.set_environment(timings, embedded=True)
     return timings
 

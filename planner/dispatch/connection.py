@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from planner.dispatch.connection_errors import is_unanswered, refusal
-from planner.dispatch.ray_internal import keeps_loopback, quiet
+from planner.dispatch.ray_internal import cluster_names, keeps_loopback, quiet
+from planner.dispatch.ray_internal.compatibility import require
 from planner.errors import ClusterUnreachable, RunError, UserError
 from planner.local_cluster.embedded import how_busy
 from planner.local_cluster.start_errors import is_late
@@ -34,13 +35,15 @@ def connected(address: str, *, verbose: bool, embedded: bool = False) -> Iterato
 
     Raises:
         ClusterUnreachable: no cluster answers there.
-        UserError: the cluster refuses the connection, or ray was imported too early for an embedded one.
+        UserError: the cluster refuses the connection, ray was imported too early for an embedded one, or the installed
+            Ray lacks a private name.
         RunError: the embedded cluster does not answer.
     """
     _require_listener(address)
     import ray
     from ray.exceptions import RayError
 
+    require(cluster_names)
     if embedded and not keeps_loopback():
         raise UserError(
             "ray was imported before planner.run could set the variables that a local cluster needs. Import ray later, "

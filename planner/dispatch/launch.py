@@ -23,7 +23,6 @@ from planner.dispatch.mailbox import heartbeat_key, state_key, status_key, verdi
 from planner.dispatch.ray_files import FOLDER, ray_storage
 from planner.dispatch.ray_internal import kv_get, kv_put
 from planner.dispatch.ray_internal.loopback import loopback_torch_config
-from planner.dispatch.ray_internal.trainer import can_keep_processes, make_trainer
 from planner.dispatch.resources import alive_nodes, gpus_for_several, taken_by_a_worker
 from planner.dispatch.warmup import warm_up
 from planner.dispatch.worker import MakeHooks, WorkerConfig, train_worker, worker_hooks, worker_refusal_key
@@ -244,10 +243,11 @@ def _trainer(
     """The trainer with a new controller. `reason` is why the last controller ended, empty for the first."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig
 
+    from planner.dispatch.ray_internal.trainer import ElasticTrainer
+
     launch, job, workers = worker.launch, worker.launch.job, worker.launch.job.workers
     taken = taken_by_a_worker(workers, node_each=embedded and worker.on_cpu)
-    may_keep = workers.keep_processes == "auto" and can_keep_processes()
-    keep_processes = may_keep and not gpus_for_several(taken, alive_nodes())
+    keep_processes = workers.keep_processes == "auto" and not gpus_for_several(taken, alive_nodes())
     wanted = workers_of(job)
     rules = Rules(
         sizes=batch_sizes(job),
@@ -257,9 +257,9 @@ def _trainer(
         on_one_machine=embedded and worker.on_cpu,
     )
     cost = KEPT_PROCESSES if keep_processes else NEW_PROCESSES
-    return make_trainer(
-        _controller(launch, rules, cost, reason),
+    return ElasticTrainer(
         train_worker,
+        controller=_controller(launch, rules, cost, reason),
         run=launch.url,
         launch_id=launch.launch_id,
         soften=interrupts.soften,

@@ -12,6 +12,7 @@ from planner.base.text import counted
 from planner.dispatch import connection
 from planner.dispatch import launch as dispatch
 from planner.dispatch.metrics_exporter import MetricsExporter
+from planner.dispatch.ray_internal import require_ray
 from planner.dispatch.resources import alive_nodes, room_for, shortage
 from planner.dispatch.token_file import token_warning
 from planner.errors import ClusterLost, RunError, StoreError, TrainingFailed
@@ -151,6 +152,7 @@ def _train(start: _Start, display: Display) -> None:
     """
     prepared, launch, local = start.prepared, start.launch, start.local
     dispatch.set_environment(start.timings, embedded=local is not None)
+    require_ray()
     with contextlib.ExitStack() as stack:
         stack.enter_context(ended_like_ctrl_c())
         stop = partial(os.kill, os.getpid(), signal.SIGTERM)  # `nohup` and `&` ignore SIGINT
