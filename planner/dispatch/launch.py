@@ -49,14 +49,11 @@ class PollSettings:
     poll_s: float
     """between two polls of the workers. A report waits for the next poll"""
     start_timeout_s: float
-    """for a worker group's placement. After a node's death Ray's own policy may wait this long"""
-    resize_monitor_s: float
-    """between two looks for more nodes by Ray's own policy, which restarts the group at every change of capacity"""
+    """for a worker group's placement"""
 
 
-# With these, Ray's own policy resumes about 30 s after a node was killed. Its defaults take 74 s (bench/resize.py).
-EMBEDDED = PollSettings(poll_s=0.1, start_timeout_s=10.0, resize_monitor_s=3.0)
-CLUSTER = PollSettings(poll_s=0.25, start_timeout_s=30.0, resize_monitor_s=60.0)
+EMBEDDED = PollSettings(poll_s=0.1, start_timeout_s=10.0)
+CLUSTER = PollSettings(poll_s=0.25, start_timeout_s=30.0)
 
 
 # This many controllers may die in a row, without a commit in between.
@@ -101,7 +98,6 @@ def set_environment(timings: PollSettings, *, embedded: bool) -> None:
 
 def train_on_ray(
     launch: Launch,
-    timings: PollSettings,
     *,
     on_cpu: bool,
     embedded: bool,
@@ -135,7 +131,7 @@ def train_on_ray(
                 kv_put(key(launch.launch_id), "")
             with HeartbeatMonitor(lambda: kv_get(heartbeat_key(launch.launch_id)), say) as listener:
                 trainer = _trainer(
-                    worker, timings, interrupts, listener, embedded=embedded, eager=eager, number=number, reason=reason
+                    worker, interrupts, listener, embedded=embedded, eager=eager, number=number, reason=reason
                 )
                 try:
                     trainer.fit()
@@ -231,7 +227,6 @@ def _require_that_only_the_controller_died(error: Exception) -> None:
 
 def _trainer(
     worker: WorkerConfig,
-    timings: PollSettings,
     interrupts: Interrupts,
     listener: HeartbeatMonitor,
     *,
@@ -273,7 +268,6 @@ def _trainer(
             num_workers=(wanted.least, wanted.most),
             use_gpu=workers.gpus > 0,
             resources_per_worker=taken,
-            elastic_resize_monitor_interval_s=timings.resize_monitor_s,  # for Ray's own policy
         ),
         run_config=RunConfig(
             # Each controller needs a new name: for an old one Ray would reload its own list of checkpoints.

@@ -59,7 +59,7 @@ def rehearse_on_ray(
         sizes = " -> ".join(str(part.world_size) for part in history)
         now(f"starting the workers, and training {history[-1].end_step} steps at {sizes} workers")
         hooks = partial(observed_hooks, tuple(history))
-        dispatch.train_on_ray(launch, dispatch.EMBEDDED, on_cpu=True, embedded=True, hooks=hooks, eager=True)
+        dispatch.train_on_ray(launch, on_cpu=True, embedded=True, hooks=hooks, eager=True)
     say(f"{history[-1].end_step} steps done")
 
 

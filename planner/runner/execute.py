@@ -182,7 +182,7 @@ def _train(start: _Start, display: Display) -> None:
         say = stack.enter_context(display.watch(started))
         stack.enter_context(MetricsExporter(prepared.run, launch, say))
         on_cpu = local is not None and not local.gpus
-        dispatch.train_on_ray(launch, start.timings, on_cpu=on_cpu, embedded=cluster is not None, say=say)
+        dispatch.train_on_ray(launch, on_cpu=on_cpu, embedded=cluster is not None, say=say)
 
 
 def result_of(prepared: Prepared, newest: Manifest | None, resume_command: str, *, interrupted: bool) -> RunResult:
