@@ -14,8 +14,8 @@ from typing import Self
 
 from planner.dispatch import launch as dispatch
 from planner.dispatch import mailbox
-from planner.dispatch.connection import connected
-from planner.dispatch.ray_internal import drain_node, kv_get, kv_put, require_ray
+from planner.dispatch.connection import connected, require_ray
+from planner.dispatch.ray_internal import drain_node, kv_get, kv_put
 from planner.dispatch.worker import worker_hooks
 from planner.errors import TrainingFailed
 from planner.local_cluster.embedded import EmbeddedCluster
@@ -47,7 +47,7 @@ def rehearse_on_ray(
         PlannerError: the run did not finish.
     """
     dispatch.set_environment(dispatch.EMBEDDED, embedded=True)
-    require_ray()
+    require_ray("")
     starting = f"starting a Ray cluster of {history[0].world_size} nodes"
     say(starting)
     now(starting)

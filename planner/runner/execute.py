@@ -12,7 +12,6 @@ from planner.base.text import counted
 from planner.dispatch import connection
 from planner.dispatch import launch as dispatch
 from planner.dispatch.metrics_exporter import MetricsExporter
-from planner.dispatch.ray_internal import require_ray
 from planner.dispatch.resources import alive_nodes, room_for, shortage
 from planner.dispatch.token_file import token_warning
 from planner.errors import ClusterLost, RunError, StoreError, TrainingFailed
@@ -152,7 +151,6 @@ def _train(start: _Start, display: Display) -> None:
     """
     prepared, launch, local = start.prepared, start.launch, start.local
     dispatch.set_environment(start.timings, embedded=local is not None)
-    require_ray()
     with contextlib.ExitStack() as stack:
         stack.enter_context(ended_like_ctrl_c())
         stop = partial(os.kill, os.getpid(), signal.SIGTERM)  # `nohup` and `&` ignore SIGINT
@@ -161,6 +159,8 @@ def _train(start: _Start, display: Display) -> None:
         watch = stack.enter_context(DriverWatch(start.subject))
         warnings = (f"warning: {text}" for text in prepared.passed_over)
         display.say("\n".join((start.opening, *warnings, *(f"data: {note}" for note in prepared.notes))))
+        with display.doing("loading Ray"):
+            connection.require_ray(start.address)
         cluster = stack.enter_context(embedded(local, display.say, display.progress)) if local else None
         place = cluster.address if cluster else start.address
         with display.doing(f"connecting to the Ray cluster at {place}"):

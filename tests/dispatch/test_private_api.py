@@ -14,8 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from planner.dispatch.connection import connected
-from planner.dispatch.ray_internal import cluster_names, compatibility, require_ray, train_names
+from planner.dispatch.connection import connected, require_ray
+from planner.dispatch.ray_internal import cluster_names, compatibility, train_names
 from planner.dispatch.ray_internal.compatibility import OWNERS, lacking, members, names_in
 from planner.dispatch.ray_internal.node_drainer import NodeDrainer
 from planner.errors import UserError
@@ -200,6 +200,7 @@ class TestThisRay:
             ("ray.train:NoSuchClass", {}, "NoSuchClass"),
             ("ray.train:ScalingConfig", {"x": None}, "has no x"),
             ("ray.train:ScalingConfig", {"f": lambda self: 0}, "has no f"),  # noqa: ARG005
+            ("ray", {"__version__": lambda self, part: 0}, "has no __version__(part)"),  # noqa: ARG005
             ("ray.core.generated.gcs_pb2:GcsNodeInfo", {"x": None}, "has no x"),
             ("ray._private.worker:connect", {"x": None}, "has no x"),
             ("ray._private.worker:global_worker", {"x": None}, "has no x"),
@@ -227,7 +228,7 @@ class TestThisRay:
         from planner.submit.jobs_api import JobsApi
 
         doors = {
-            "a run": lambda _address: require_ray(),
+            "a run": lambda _address: require_ray(""),
             "a connection": lambda address: connected(address, verbose=False).__enter__(),
             "a notice": lambda address: NodeDrainer.find(address, ""),
             "a submission": lambda address: JobsApi.connect(f"http://{address}"),

@@ -9,22 +9,10 @@ import math
 import time
 from collections.abc import Iterator
 
-from planner.dispatch.ray_internal import cluster_names, train_names
-from planner.dispatch.ray_internal.compatibility import require
+from planner.dispatch.ray_internal import cluster_names
 from planner.errors import RunError
 
 _NAMESPACE = b"planner"
-
-
-def require_ray() -> None:
-    """Check that the installed Ray has all private names that a run needs.
-
-    It imports Ray, which reads its environment variables then (`planner.dispatch.launch.set_environment`).
-
-    Raises:
-        UserError: it lacks a name.
-    """
-    require(cluster_names, train_names)
 
 
 def kv_put(key: str, value: str) -> None:

@@ -9,7 +9,7 @@ import dis
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, Concatenate, NewType, ParamSpec, Protocol, TypeVar, cast
 
 from planner.errors import UserError
@@ -101,9 +101,12 @@ def _lacking_parts(owner: object, names: type) -> Iterator[str]:
             yield from (f"{name}({parameter})" for parameter in _lacking_parameters(getattr(owner, name), method))
 
 
-def _lacking_parameters(rays: Callable[..., object], ours: Callable[..., object]) -> Iterator[str]:
+def _lacking_parameters(rays: Any, ours: Callable[..., object]) -> Iterator[str]:
     """The names of our method's parameters that Ray's has not. Nothing if Ray's takes any keyword."""
-    known = inspect.signature(rays).parameters
+    try:
+        known = inspect.signature(rays).parameters
+    except (TypeError, ValueError):  # it is no function any more, or Python cannot tell its parameters
+        known = MappingProxyType({})
     if any(each.kind is each.VAR_KEYWORD for each in known.values()):
         return
     _self, *passed = inspect.signature(ours).parameters.values()

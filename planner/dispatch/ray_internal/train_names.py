@@ -340,7 +340,7 @@ class WorkerGroup(Protocol):
         """Start the workers. Overridden, to take kept ones."""
 
     def _assign_worker_ranks(self, workers: list[Worker]) -> list[Worker]:
-        """The workers with ranks. Static in Ray: the first parameter here is none there."""
+        """The workers with ranks (a static method of Ray's)."""
 
     def _get_worker_runtime_env(self, custom_runtime_env: dict[str, object]) -> dict[str, object]:
         """The environment of a worker's process."""
