@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from planner.dispatch.connection_errors import is_unanswered, refusal
-from planner.dispatch.ray_internal import cluster_names, keeps_loopback, quiet, train_names
+from planner.dispatch.ray_internal import cluster_names, group_names, keeps_loopback, quiet, train_names
 from planner.dispatch.ray_internal.compatibility import require
 from planner.errors import ClusterUnreachable, RunError, UserError
 from planner.local_cluster.embedded import how_busy
@@ -36,7 +36,7 @@ def require_ray(address: str) -> None:
     """
     if address:
         _require_listener(address)
-    require(cluster_names, train_names)
+    require(cluster_names, group_names, train_names)
 
 
 @contextlib.contextmanager

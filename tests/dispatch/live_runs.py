@@ -17,7 +17,7 @@ from planner.store.records import GenerationRecord, StepRecord
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
-# Ray's own policy waits this long for its workers' places, and so does planner's where it has asked for a dead node's.
+# planner's policy waits this long for a place on a node that has died unseen.
 TEST_TIMINGS = dispatch.PollSettings(poll_s=0.25, start_timeout_s=dispatch.CLUSTER.start_timeout_s)
 
 

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from planner.dispatch.connection import connected, require_ray
-from planner.dispatch.ray_internal import cluster_names, compatibility, train_names
+from planner.dispatch.ray_internal import cluster_names, compatibility, group_names, train_names
 from planner.dispatch.ray_internal.compatibility import OWNERS, lacking, members, names_in
 from planner.dispatch.ray_internal.node_drainer import NodeDrainer
 from planner.errors import UserError
@@ -24,7 +24,11 @@ from planner.submit.submission import OLDEST_RAY
 
 PACKAGE = Path(__file__).parents[2] / "planner"
 ROOMS = ("dispatch", "elastic", "local_cluster", "rehearsal", "submit")
-TOPICS = {"dispatch/ray_internal/cluster_names.py": cluster_names, "dispatch/ray_internal/train_names.py": train_names}
+TOPICS = {
+    "dispatch/ray_internal/cluster_names.py": cluster_names,
+    "dispatch/ray_internal/group_names.py": group_names,
+    "dispatch/ray_internal/train_names.py": train_names,
+}
 FILES = [str(path.relative_to(PACKAGE)) for room in ROOMS for path in sorted((PACKAGE / room).rglob("*.py"))]
 FILES = [file for file in FILES if file not in TOPICS]
 # What Ray documents (https://docs.ray.io/en/latest/ray-references/api.html), as far as planner uses it.

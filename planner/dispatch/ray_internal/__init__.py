@@ -1,7 +1,7 @@
 """All code that uses Ray's private interfaces. Tested with Ray 2.60.
 
-`cluster_names.py` and `train_names.py` list every private name, and what breaks without it. `compatibility.py` finds
-names that the installed Ray lacks.
+`cluster_names.py`, `group_names.py` and `train_names.py` list every private name, and what breaks without it.
+`compatibility.py` finds names that the installed Ray lacks.
 """
 
 import contextlib

@@ -16,7 +16,8 @@ from ray.train._internal.autoscaling_coordinator_client import build_train_resou
 
 from planner.base.text import counted
 from planner.dispatch.ray_internal import cluster_names as names
-from planner.dispatch.ray_internal.train_names import Coordinator, ScalingConfig
+from planner.dispatch.ray_internal.group_names import ScalingConfig
+from planner.dispatch.ray_internal.train_names import Coordinator
 
 _log = logging.getLogger(__name__)
 

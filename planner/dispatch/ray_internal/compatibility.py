@@ -1,8 +1,9 @@
 """How a private name of Ray is written down, and the check that the installed Ray has it.
 
-`cluster_names.py` and `train_names.py` have a class per owner of private names. It names the owner in Ray (`of`), and
-its members are the names. So one class is the type that mypy checks our code with, and the row that `require` compares
-with the installed Ray. Importing this module does not import Ray. Calling `lacking` and `require` does.
+`cluster_names.py`, `group_names.py` and `train_names.py` have a class per owner of private names. It names the owner in
+Ray (`of`), and its members are the names. So one class is the type that mypy checks our code with, and the row that
+`require` compares with the installed Ray. Importing this module does not import Ray. Calling `lacking` and `require`
+does.
 """
 
 import dis

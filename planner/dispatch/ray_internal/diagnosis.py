@@ -11,7 +11,7 @@ from planner.base.text import last_line
 from planner.base.user_errors import UserCodeFailed, is_mistake
 from planner.dispatch import mailbox
 from planner.dispatch.ray_internal import cluster_names as names
-from planner.dispatch.ray_internal.train_names import Worker
+from planner.dispatch.ray_internal.group_names import Worker
 from planner.elastic.mistakes import Mistake
 
 # A running machine accepts a connection at once, also across a data centre.

@@ -30,7 +30,7 @@ from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from planner.base.text import duration
-from planner.dispatch.ray_internal import train_names as names
+from planner.dispatch.ray_internal import group_names as names
 from planner.dispatch.ray_internal.compatibility import ObjectRef
 from planner.dispatch.ray_internal.hand_over import HandOver, PlacementGroups, WorkerSlot, end
 from planner.dispatch.ray_internal.kept_worker import KeepingRayTrainWorker

@@ -11,7 +11,7 @@ from ray.exceptions import RayError
 from ray.train.v2._internal.execution.worker_group.placement_group_handle import PlacementGroupHandle
 from ray.util.placement_group import get_placement_group, placement_group_table, remove_placement_group
 
-from planner.dispatch.ray_internal import train_names as names
+from planner.dispatch.ray_internal import group_names as names
 from planner.dispatch.ray_internal.compatibility import ObjectRef
 from planner.dispatch.ray_internal.kept_worker import KeptWorkerActor
 

@@ -12,7 +12,7 @@ from ray.train.v2._internal.execution.context import get_train_context
 from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker
 
 from planner.dispatch import mailbox
-from planner.dispatch.ray_internal import train_names as names
+from planner.dispatch.ray_internal import group_names as names
 from planner.dispatch.ray_internal.compatibility import remote
 
 

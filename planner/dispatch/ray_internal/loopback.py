@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from planner.dispatch.ray_internal import train_names as names
+from planner.dispatch.ray_internal.group_names import WorkerGroup
 from planner.local_cluster.environment import LOOPBACK
 
 
@@ -26,7 +27,7 @@ def _loopback_config_class() -> Callable[..., names.TorchConfig]:
     class LoopbackBackend(_TorchBackend):  # type: ignore[misc]
         """Ray's backend with a store on loopback."""
 
-        def on_start(self, worker_group: names.WorkerGroup, backend_config: names.TorchConfig) -> None:
+        def on_start(self, worker_group: WorkerGroup, backend_config: names.TorchConfig) -> None:
             """Make the process group. Ray calls it in the controller."""
             _start_group(worker_group, backend_config, _set_torch_distributed_env_vars)
 
@@ -41,9 +42,7 @@ def _loopback_config_class() -> Callable[..., names.TorchConfig]:
     return LoopbackTorchConfig
 
 
-def _start_group(
-    worker_group: names.WorkerGroup, config: names.TorchConfig, set_rank_variables: Callable[[], None]
-) -> None:
+def _start_group(worker_group: WorkerGroup, config: names.TorchConfig, set_rank_variables: Callable[[], None]) -> None:
     """Start torch's process group as Ray's `on_start` does, but with rank 0's store on loopback."""
     import ray
 

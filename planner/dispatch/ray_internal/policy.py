@@ -1,7 +1,7 @@
 """planner's scaling policy in Ray Train's controller: it observes and acts for `planner.elastic.controller`.
 
 It runs in the controller's process, next to the worker group. It is written for Ray 2.60.
-`train_names.py` lists the private names of Ray that it needs.
+`group_names.py` and `train_names.py` list the private names of Ray that it needs.
 """
 
 import contextlib
@@ -24,8 +24,8 @@ from planner.dispatch.controller_heartbeat import HeartbeatSender
 from planner.dispatch.keeper_census import Census, wanted
 from planner.dispatch.keepers import NodePlace, places
 from planner.dispatch.live_status import StatusPublisher
+from planner.dispatch.ray_internal import group_names as shapes
 from planner.dispatch.ray_internal import kv_get, kv_put
-from planner.dispatch.ray_internal import train_names as shapes
 from planner.dispatch.ray_internal.autoscaler import Autoscaler
 from planner.dispatch.ray_internal.diagnosis import (
     cause,

@@ -8,7 +8,7 @@ import ray
 from ray.exceptions import RayError
 
 from planner.base.progress_counter import work_done
-from planner.dispatch.ray_internal import train_names as names
+from planner.dispatch.ray_internal import group_names as names
 from planner.dispatch.ray_internal.compatibility import ObjectRef
 
 # A query takes a few ms of a worker's main thread, while another thread trains.
