@@ -10,10 +10,11 @@ import signal
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from planner import read_job
@@ -27,7 +28,7 @@ from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
 POLICIES = ("stock", "stock_tuned", "ours")
-_STOCK = dispatch.PollSettings(poll_s=2.0, start_timeout_s=60.0, resize_monitor_s=60.0)  # Ray 2.60's defaults
+_STOCK = dispatch.PollSettings(poll_s=2.0, start_timeout_s=60.0)  # Ray 2.60's defaults
 
 
 def demo_job(folder: Path, *, steps: int, most: int, every_steps: int) -> Job:
@@ -145,17 +146,41 @@ class Log(Steps, threading.Thread):
         return [(at, size, record.step) for at, size, record in list(self.seen) if isinstance(record, StepRecord)]
 
 
-def set_policy(policy: str) -> dispatch.PollSettings:
+def _stock_trainer(
+    monitor_s: float,
+    train: Callable[..., None],
+    *,
+    train_loop_config: Any,
+    scaling_config: Any,
+    run_config: Any,
+    torch_config: Any,
+    **_: Any,
+) -> Any:
+    """Ray's own trainer, without planner's controller and policy."""
+    from ray.train.torch import TorchTrainer
+
+    scaling_config.elastic_resize_monitor_interval_s = monitor_s
+    return TorchTrainer(
+        train,
+        train_loop_config=train_loop_config,
+        scaling_config=scaling_config,
+        run_config=run_config,
+        torch_config=torch_config,
+    )
+
+
+def set_policy(policy: str) -> None:
     """Make this process train under it. Called before Ray is imported."""
     timings = _STOCK if policy == "stock" else dispatch.EMBEDDED
     if policy != "ours":
-        from planner.dispatch.ray_internal import trainer
-
-        trainer.best_trainer = lambda: ("stock", "this is a bench")  # type: ignore[assignment]
+        # With 3 s, Ray's own policy resumes about 30 s after a node was killed. Its default of 60 s takes 74 s.
+        monitor_s = 60.0 if policy == "stock" else 3.0
+        # `launch` imports it when it needs it. By then Ray is imported, too.
+        sys.modules["planner.dispatch.ray_internal.trainer"] = SimpleNamespace(
+            ElasticTrainer=partial(_stock_trainer, monitor_s)
+        )  # type: ignore[assignment]
         os.environ["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "1"
-        warnings.simplefilter("ignore", RuntimeWarning)
     dispatch.set_environment(timings, embedded=True)
-    return timings
 
 
 @contextmanager
@@ -171,23 +196,22 @@ def clustered(
     policy: str, job: Job, nodes: int, log: Steps, script: Callable[[EmbeddedCluster], None], **options: Any
 ) -> Iterator[None]:
     """Train on a cluster of its own, with the workers' `log`. `options` are those of `trained`."""
-    timings = set_policy(policy)
+    set_policy(policy)
     with EmbeddedCluster(nodes, NodeShape(cpus=1), quick_health_checks=policy != "stock") as cluster:
-        trained(policy, job, timings, cluster.address, log, lambda: script(cluster), **options)
+        trained(policy, job, cluster.address, log, lambda: script(cluster), **options)
         yield
 
 
-def train(policy: str, job: Job, timings: dispatch.PollSettings, address: str, script: Callable[[Log], None]) -> Log:
+def train(policy: str, job: Job, address: str, script: Callable[[Log], None]) -> Log:
     """Train on a cluster of this machine until `script`, which is told each step, returns. Then interrupt the run."""
     log = Log(job)
-    trained(policy, job, timings, address, log, lambda: script(log))
+    trained(policy, job, address, log, lambda: script(log))
     return log
 
 
 def trained(
     policy: str,
     job: Job,
-    timings: dispatch.PollSettings,
     address: str,
     log: Steps,
     script: Callable[[], None],
@@ -217,7 +241,7 @@ def trained(
         with suppress(KeyboardInterrupt):
             try:
                 launch = dispatch.new_launch(job, job.run_path, frozenset())
-                dispatch.train_on_ray(launch, timings, on_cpu=True, embedded=True, **options)
+                dispatch.train_on_ray(launch, on_cpu=True, embedded=True, **options)
             finally:
                 is_over.set()
         log.stop()

@@ -60,7 +60,7 @@ def measure(policy: str, trace: "Trace", notice_s: float, most: int) -> dict[str
     """One policy's row."""
     from autoscaler_cluster import AutoscalerCluster
 
-    timings = set_policy(policy)
+    set_policy(policy)
     row: dict[str, Any] = {"policy": policy}
     with (
         tempfile.TemporaryDirectory() as name,
@@ -79,7 +79,7 @@ def measure(policy: str, trace: "Trace", notice_s: float, most: int) -> dict[str
             row["notices"] = len(cluster.events("notice"))
             row["nodes_started"] = len(cluster.events("launched"))
 
-        train(policy, paced_job(Path(name), most=most, every_steps=50), timings, cluster.address, script)
+        train(policy, paced_job(Path(name), most=most, every_steps=50), cluster.address, script)
     return row
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from planner.dispatch.connection_errors import is_unanswered, refusal
-from planner.dispatch.ray_internal import keeps_loopback, quiet
+from planner.dispatch.ray_internal import cluster_names, group_names, keeps_loopback, quiet, train_names
+from planner.dispatch.ray_internal.compatibility import require
 from planner.errors import ClusterUnreachable, RunError, UserError
 from planner.local_cluster.embedded import how_busy
 from planner.local_cluster.start_errors import is_late
@@ -21,6 +22,21 @@ CONNECT_S = 5.0
 # A running cluster disconnects a driver within 2 s. If the cluster is gone, Ray looks for it for a minute.
 _LEAVE_S = 90.0
 _MAX_PORT = 65535
+
+
+def require_ray(address: str) -> None:
+    """Check all private names of Ray that a run needs, before it starts a cluster or joins the one at `address`.
+
+    It imports Ray, which reads its environment variables then (`planner.dispatch.launch.set_environment`). That takes
+    seconds, so it looks first whether anything listens at the address (empty: a cluster of this process).
+
+    Raises:
+        ClusterUnreachable: nothing listens there.
+        UserError: it is no address, or the installed Ray lacks a name.
+    """
+    if address:
+        _require_listener(address)
+    require(cluster_names, group_names, train_names)
 
 
 @contextlib.contextmanager
@@ -34,13 +50,15 @@ def connected(address: str, *, verbose: bool, embedded: bool = False) -> Iterato
 
     Raises:
         ClusterUnreachable: no cluster answers there.
-        UserError: the cluster refuses the connection, or ray was imported too early for an embedded one.
+        UserError: the cluster refuses the connection, ray was imported too early for an embedded one, or the installed
+            Ray lacks a private name.
         RunError: the embedded cluster does not answer.
     """
     _require_listener(address)
     import ray
     from ray.exceptions import RayError
 
+    require(cluster_names)
     if embedded and not keeps_loopback():
         raise UserError(
             "ray was imported before planner.run could set the variables that a local cluster needs. Import ray later, "

@@ -23,7 +23,6 @@ from planner.dispatch.mailbox import heartbeat_key, state_key, status_key, verdi
 from planner.dispatch.ray_files import FOLDER, ray_storage
 from planner.dispatch.ray_internal import kv_get, kv_put
 from planner.dispatch.ray_internal.loopback import loopback_torch_config
-from planner.dispatch.ray_internal.trainer import can_keep_processes, make_trainer
 from planner.dispatch.resources import alive_nodes, gpus_for_several, taken_by_a_worker
 from planner.dispatch.warmup import warm_up
 from planner.dispatch.worker import MakeHooks, WorkerConfig, train_worker, worker_hooks, worker_refusal_key
@@ -50,14 +49,11 @@ class PollSettings:
     poll_s: float
     """between two polls of the workers. A report waits for the next poll"""
     start_timeout_s: float
-    """for a worker group's placement. After a node's death Ray's own policy may wait this long"""
-    resize_monitor_s: float
-    """between two looks for more nodes by Ray's own policy, which restarts the group at every change of capacity"""
+    """for a worker group's placement"""
 
 
-# With these, Ray's own policy resumes about 30 s after a node was killed. Its defaults take 74 s (bench/resize.py).
-EMBEDDED = PollSettings(poll_s=0.1, start_timeout_s=10.0, resize_monitor_s=3.0)
-CLUSTER = PollSettings(poll_s=0.25, start_timeout_s=30.0, resize_monitor_s=60.0)
+EMBEDDED = PollSettings(poll_s=0.1, start_timeout_s=10.0)
+CLUSTER = PollSettings(poll_s=0.25, start_timeout_s=30.0)
 
 
 # This many controllers may die in a row, without a commit in between.
@@ -102,7 +98,6 @@ def set_environment(timings: PollSettings, *, embedded: bool) -> None:
 
 def train_on_ray(
     launch: Launch,
-    timings: PollSettings,
     *,
     on_cpu: bool,
     embedded: bool,
@@ -136,7 +131,7 @@ def train_on_ray(
                 kv_put(key(launch.launch_id), "")
             with HeartbeatMonitor(lambda: kv_get(heartbeat_key(launch.launch_id)), say) as listener:
                 trainer = _trainer(
-                    worker, timings, interrupts, listener, embedded=embedded, eager=eager, number=number, reason=reason
+                    worker, interrupts, listener, embedded=embedded, eager=eager, number=number, reason=reason
                 )
                 try:
                     trainer.fit()
@@ -232,7 +227,6 @@ def _require_that_only_the_controller_died(error: Exception) -> None:
 
 def _trainer(
     worker: WorkerConfig,
-    timings: PollSettings,
     interrupts: Interrupts,
     listener: HeartbeatMonitor,
     *,
@@ -244,10 +238,11 @@ def _trainer(
     """The trainer with a new controller. `reason` is why the last controller ended, empty for the first."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig
 
+    from planner.dispatch.ray_internal.trainer import ElasticTrainer
+
     launch, job, workers = worker.launch, worker.launch.job, worker.launch.job.workers
     taken = taken_by_a_worker(workers, node_each=embedded and worker.on_cpu)
-    may_keep = workers.keep_processes == "auto" and can_keep_processes()
-    keep_processes = may_keep and not gpus_for_several(taken, alive_nodes())
+    keep_processes = workers.keep_processes == "auto" and not gpus_for_several(taken, alive_nodes())
     wanted = workers_of(job)
     rules = Rules(
         sizes=batch_sizes(job),
@@ -257,9 +252,9 @@ def _trainer(
         on_one_machine=embedded and worker.on_cpu,
     )
     cost = KEPT_PROCESSES if keep_processes else NEW_PROCESSES
-    return make_trainer(
-        _controller(launch, rules, cost, reason),
+    return ElasticTrainer(
         train_worker,
+        controller=_controller(launch, rules, cost, reason),
         run=launch.url,
         launch_id=launch.launch_id,
         soften=interrupts.soften,
@@ -273,7 +268,6 @@ def _trainer(
             num_workers=(wanted.least, wanted.most),
             use_gpu=workers.gpus > 0,
             resources_per_worker=taken,
-            elastic_resize_monitor_interval_s=timings.resize_monitor_s,  # for Ray's own policy
         ),
         run_config=RunConfig(
             # Each controller needs a new name: for an old one Ray would reload its own list of checkpoints.

@@ -14,7 +14,7 @@ from typing import Self
 
 from planner.dispatch import launch as dispatch
 from planner.dispatch import mailbox
-from planner.dispatch.connection import connected
+from planner.dispatch.connection import connected, require_ray
 from planner.dispatch.ray_internal import drain_node, kv_get, kv_put
 from planner.dispatch.worker import worker_hooks
 from planner.errors import TrainingFailed
@@ -47,6 +47,7 @@ def rehearse_on_ray(
         PlannerError: the run did not finish.
     """
     dispatch.set_environment(dispatch.EMBEDDED, embedded=True)
+    require_ray("")
     starting = f"starting a Ray cluster of {history[0].world_size} nodes"
     say(starting)
     now(starting)
@@ -58,7 +59,7 @@ def rehearse_on_ray(
         sizes = " -> ".join(str(part.world_size) for part in history)
         now(f"starting the workers, and training {history[-1].end_step} steps at {sizes} workers")
         hooks = partial(observed_hooks, tuple(history))
-        dispatch.train_on_ray(launch, dispatch.EMBEDDED, on_cpu=True, embedded=True, hooks=hooks, eager=True)
+        dispatch.train_on_ray(launch, on_cpu=True, embedded=True, hooks=hooks, eager=True)
     say(f"{history[-1].end_step} steps done")
 
 

@@ -159,6 +159,8 @@ def _train(start: _Start, display: Display) -> None:
         watch = stack.enter_context(DriverWatch(start.subject))
         warnings = (f"warning: {text}" for text in prepared.passed_over)
         display.say("\n".join((start.opening, *warnings, *(f"data: {note}" for note in prepared.notes))))
+        with display.doing("loading Ray"):
+            connection.require_ray(start.address)
         cluster = stack.enter_context(embedded(local, display.say, display.progress)) if local else None
         place = cluster.address if cluster else start.address
         with display.doing(f"connecting to the Ray cluster at {place}"):
@@ -180,7 +182,7 @@ def _train(start: _Start, display: Display) -> None:
         say = stack.enter_context(display.watch(started))
         stack.enter_context(MetricsExporter(prepared.run, launch, say))
         on_cpu = local is not None and not local.gpus
-        dispatch.train_on_ray(launch, start.timings, on_cpu=on_cpu, embedded=cluster is not None, say=say)
+        dispatch.train_on_ray(launch, on_cpu=on_cpu, embedded=cluster is not None, say=say)
 
 
 def result_of(prepared: Prepared, newest: Manifest | None, resume_command: str, *, interrupted: bool) -> RunResult:

@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -228,13 +229,10 @@ def _(place):
 
 @row(2, "a command with `--address`", NO_ADDRESS)
 def _(place):
-    from planner.submit import job_client  # imports Ray
+    from planner.submit import jobs_api  # imports Ray
 
     no_address = place.cli("submit", place.job.name, *SHARED, "--address", "auto")
-    place.monkeypatch.setattr(job_client, "_require_server", lambda _address: None)
-    place.monkeypatch.setattr(job_client, "_client", lambda _address: object())
-    place.monkeypatch.setattr(job_client, "limit_waits", lambda *_: None)
-    place.monkeypatch.setattr(job_client, "server_version", lambda _client: "2.1.0")
+    place.monkeypatch.setattr(jobs_api, "_client", lambda _address: SimpleNamespace(_server_ray_version="2.1.0"))
     return [no_address, place.cli("submit", place.job.name, *SHARED, "--address", NO_DASHBOARD)]
 
 

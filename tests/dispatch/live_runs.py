@@ -17,10 +17,8 @@ from planner.store.records import GenerationRecord, StepRecord
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
-# Ray's own policy waits this long for its workers' places, and so does planner's where it has asked for a dead node's.
-TEST_TIMINGS = dispatch.PollSettings(
-    poll_s=0.25, start_timeout_s=dispatch.CLUSTER.start_timeout_s, resize_monitor_s=2.0
-)
+# planner's policy waits this long for a place on a node that has died unseen.
+TEST_TIMINGS = dispatch.PollSettings(poll_s=0.25, start_timeout_s=dispatch.CLUSTER.start_timeout_s)
 
 
 def make_job(tmp_path, *, steps, most, every_steps=5, **train):
@@ -48,7 +46,7 @@ def fit(job, **options):
 
 def train(launch, **options):
     """`fit` for a launch that the test knows."""
-    dispatch.train_on_ray(launch, TEST_TIMINGS, on_cpu=True, embedded=True, **options)
+    dispatch.train_on_ray(launch, on_cpu=True, embedded=True, **options)
 
 
 def run_of(job):

@@ -10,7 +10,7 @@ from events import EVENT_S
 from held_writes import Gate, held_start
 from live_runs import INTERRUPT, Script, fit, make_job, notes, run_of, workers_of
 
-from planner.dispatch.ray_internal import drain_node, trainer
+from planner.dispatch.ray_internal import drain_node
 from planner.files import read_job
 from planner.provenance.audit import audit
 from planner.store.run_status import read_status
@@ -147,25 +147,6 @@ def test_a_loop_of_the_users_own_goes_through_the_same_changes(cluster, tmp_path
     assert sizes(result) == [3, 2]
     before, after = result.held_out[0][1], result.held_out[-1][1]
     assert after < before / 2
-
-
-@pytest.mark.slow
-def test_with_callbacks_alone_a_resize_still_loses_nothing(cluster, tmp_path, monkeypatch):
-    """Ray's own policy, held back until all workers have committed."""
-    monkeypatch.setattr(trainer, "find_tier", lambda: ("callbacks", "as a test wants it"))
-    job = make_job(tmp_path, steps=2000, most=4, every_steps=1000)
-
-    with (
-        Script(job, [(3, 20, cluster.add_node), (4, 20, INTERRUPT)]) as script,
-        pytest.warns(RuntimeWarning, match="every change of capacity resizes the run"),
-        pytest.raises(KeyboardInterrupt),
-    ):
-        fit(job)
-    cluster.kill_node()
-    assert script.done == 2
-    result = audit(run_of(job))
-    assert result.clean, result.findings
-    assert result.recomputed == 0
 
 
 @pytest.mark.slow

@@ -167,12 +167,10 @@ def test_workers_on_silent_nodes_are_ended_before_the_others(groups):
 
 
 def test_each_controller_finds_the_factory_of_its_own_policy(monkeypatch):
-    """Ray asks its controller's class, which all controllers of a process share."""
-    from ray.train.v2._internal.execution.controller import TrainController
-
+    """Two controllers of one process do not share it."""
     from planner.dispatch.ray_internal import policy as policies
+    from planner.dispatch.ray_internal.trainer import PolicyTrainController
 
-    monkeypatch.setattr(TrainController, "worker_group_cls", TrainController.worker_group_cls)
     monkeypatch.setattr(policies, "kv_put", lambda *_: None)
     monkeypatch.setattr(policies, "kv_get", lambda _key: "")
     monkeypatch.setattr(policies, "remove_placement_groups", lambda _name: None)
@@ -190,7 +188,7 @@ def test_each_controller_finds_the_factory_of_its_own_policy(monkeypatch):
             make_census=lambda: None,
         )
         policy._requester_id = "us"
-        controllers.append(controller := object.__new__(TrainController))
+        controllers.append(controller := object.__new__(PolicyTrainController))
         controller._scaling_policy = policy
     for controller in controllers:
         controller._scaling_policy.after_controller_start(None)

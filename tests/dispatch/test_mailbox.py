@@ -33,7 +33,7 @@ def test_a_durable_request_wins(requests, may_hold):
 
 
 def test_a_stop_is_durable_unless_it_says_otherwise():
-    """The fallback to Ray's own policy knows no keepers."""
+    """A request that says nothing is the safe one."""
     mailbox.request_stop()
     assert mailbox.stop_requested()
     assert not mailbox.may_hold()

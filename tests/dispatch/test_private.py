@@ -5,7 +5,6 @@ from events import EVENT_S, wait_for
 from listeners import LOOPBACK
 
 from planner.dispatch.ray_internal import kv_get, kv_put, quiet
-from planner.dispatch.ray_internal.loopback import loopback_torch_config
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("cluster")]
 
@@ -39,15 +38,6 @@ class TestLoopbackTorchConfig:
         }
         assert resized.variables == wanted
 
-    def test_without_the_internals_it_is_the_stock_config_and_a_warning(self, monkeypatch):
-        from ray.train.torch import TorchConfig, config
-
-        monkeypatch.delattr(config, "_TorchBackend")
-        with pytest.warns(RuntimeWarning, match=r"will listen on all interfaces: .*_TorchBackend"):
-            made = loopback_torch_config("gloo", 60)
-        assert type(made) is TorchConfig
-        assert made.backend == "gloo"
-
 
 class TestQuiet:
     def test_the_clusters_notices_go_through_the_function_that_is_silenced(self, monkeypatch):
@@ -68,13 +58,6 @@ class TestQuiet:
             worker.print_to_stdstream({"lines": ["a notice"], "pid": "raylet", "is_err": False}, ignore_prefix=False)
         assert worker.print_to_stdstream is printer
         assert capsys.readouterr().out == ""
-
-    def test_without_the_function_it_simply_goes_on(self, monkeypatch):
-        from ray._private import worker
-
-        monkeypatch.delattr(worker, "print_to_stdstream")
-        with quiet():
-            assert not hasattr(worker, "print_to_stdstream")
 
 
 class TestBlame:

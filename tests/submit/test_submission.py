@@ -158,6 +158,28 @@ def test_how_a_job_ended_becomes_an_exit_code(details, exit_code, reason):
     assert (found.exit_code, found.reason) == (exit_code, reason)
 
 
+def test_a_log_that_breaks_off_is_told_with_the_command_that_follows_it():
+    """The job goes on."""
+    with pytest.raises(
+        RunError, match=r"the log broke off, and the job goes on. To see the log: ray job logs .* tiny-1"
+    ):
+        ended(status="RUNNING")
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ("http://127.0.0.1:1", "Connection refused"),
+        ("http://a..b:8265", "label empty or too long"),
+        ("http://no-such-host.invalid:8265", "(Name or service not known|[Ff]ailure in name resolution)"),
+    ],
+)
+def test_an_address_where_no_dashboard_is_says_why(address, says):
+    """And what to check."""
+    with pytest.raises((UserError, RunError), match=rf"no Ray dashboard at {address}: .*{says}.* Check --address"):
+        connect(address)
+
+
 def test_a_lost_connection_says_that_the_job_may_run_on():
     """The dashboard went away while the log was followed."""
     with server({"GET /api/version": VERSION}) as address:
@@ -170,7 +192,7 @@ def test_a_lost_connection_says_that_the_job_may_run_on():
 
 def test_a_dashboard_that_falls_silent_is_not_waited_for_for_ever(monkeypatch):
     """It was there, and then takes connections and says nothing of the job."""
-    monkeypatch.setattr("planner.submit.job_client._ANSWER_S", 0.3)
+    monkeypatch.setattr("planner.submit.jobs_api._ANSWER_S", 0.3)
     log = {"GET /api/jobs/tiny-1/": (404, "")}
     with server({"GET /api/version": VERSION, **log, "GET /api/jobs/tiny-1": (SILENT, "")}) as address:
         connected = connect(address)

@@ -1,7 +1,7 @@
 """All code that uses Ray's private interfaces. Tested with Ray 2.60.
 
-`private_api.py` lists every private name, and what happens if it is missing. `compatibility.py` finds names that the
-installed Ray lacks.
+`cluster_names.py`, `group_names.py` and `train_names.py` list every private name, and what breaks without it.
+`compatibility.py` finds names that the installed Ray lacks.
 """
 
 import contextlib
@@ -9,33 +9,21 @@ import math
 import time
 from collections.abc import Iterator
 
-from planner.dispatch.ray_internal import shapes
-from planner.dispatch.ray_internal.compatibility import require
-from planner.dispatch.ray_internal.private_api import DRAIN, KEY_VALUE_STORE
+from planner.dispatch.ray_internal import cluster_names
 from planner.errors import RunError
 
 _NAMESPACE = b"planner"
 
 
 def kv_put(key: str, value: str) -> None:
-    """Store a value in the cluster's key-value store (the GCS), from any process of the cluster.
-
-    Raises:
-        UserError: this Ray has no such store.
-    """
-    require(KEY_VALUE_STORE)
+    """Store a value in the cluster's key-value store (the GCS), from any process of the cluster."""
     from ray.experimental.internal_kv import _internal_kv_put
 
     _internal_kv_put(key.encode(), value.encode(), overwrite=True, namespace=_NAMESPACE)
 
 
 def kv_get(key: str) -> str:
-    """The value stored under `key`, or the empty string.
-
-    Raises:
-        UserError: this Ray has no such store.
-    """
-    require(KEY_VALUE_STORE)
+    """The value stored under `key`, or the empty string."""
     from ray.experimental.internal_kv import _internal_kv_get
 
     return (_internal_kv_get(key.encode(), namespace=_NAMESPACE) or b"").decode()
@@ -45,15 +33,12 @@ def kv_get(key: str) -> str:
 def quiet() -> Iterator[None]:
     """Keep the cluster's messages ("(raylet) The node ... has been marked dead") off this process's stdout.
 
-    `ray.init(log_to_driver=False)` does not do it. If Ray has no such function, the messages are printed.
+    Ray prints them in a thread of its own by this global name, without a setting: `ray.init(log_to_driver=False)` stops
+    only the workers' output (ray/_private/worker.py:2482, Ray 2.60). So the name is replaced for a while.
     """
-    try:
-        from ray._private import worker
+    from ray._private import worker
 
-        printer = worker.print_to_stdstream
-    except (ImportError, AttributeError):
-        yield
-        return
+    printer = worker.print_to_stdstream
     worker.print_to_stdstream = lambda *_, **__: None
     try:
         yield
@@ -66,10 +51,8 @@ def keeps_loopback() -> bool:
 
     If not, it connects to the machine's outer address, where no embedded cluster listens, and tries for minutes.
     """
-    try:
-        from ray._private.ray_constants import ENABLE_RAY_CLUSTER
-    except ImportError:
-        return True
+    from ray._private.ray_constants import ENABLE_RAY_CLUSTER
+
     return not ENABLE_RAY_CLUSTER
 
 
@@ -80,16 +63,14 @@ def drain_node(node_id: str, deadline_s: float, message: str) -> None:
 
     Raises:
         RunError: the cluster did not accept the notice.
-        UserError: this Ray's internals are not those that planner needs.
     """
-    require(DRAIN)
     import ray
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
     request_drain(GcsClient(address=ray.get_runtime_context().gcs_address), node_id, deadline_s, message)
 
 
-def request_drain(client: shapes.GcsClient, node_id: str, deadline_s: float, message: str) -> None:
+def request_drain(client: cluster_names.GcsClient, node_id: str, deadline_s: float, message: str) -> None:
     """Tell Ray that a node goes in `deadline_s` seconds. Infinite if not known. A later call replaces the deadline.
 
     Raises:

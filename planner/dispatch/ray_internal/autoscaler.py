@@ -15,7 +15,9 @@ from ray.data._internal.cluster_autoscaler.base_autoscaling_coordinator import R
 from ray.train._internal.autoscaling_coordinator_client import build_train_resource_request
 
 from planner.base.text import counted
-from planner.dispatch.ray_internal import shapes
+from planner.dispatch.ray_internal import cluster_names as names
+from planner.dispatch.ray_internal.group_names import ScalingConfig
+from planner.dispatch.ray_internal.train_names import Coordinator
 
 _log = logging.getLogger(__name__)
 
@@ -45,9 +47,7 @@ class Autoscaler:
         """Whether the request must be repeated."""
         return time.monotonic() - self._asked_s > _AGAIN_S
 
-    def ask(
-        self, coordinator: shapes.Coordinator, requester_id: str, scaling_config: shapes.ScalingConfig, num_workers: int
-    ) -> None:
+    def ask(self, coordinator: Coordinator, requester_id: str, scaling_config: ScalingConfig, num_workers: int) -> None:
         """Request `num_workers` in all. A failure is logged, and the caller tries again soon."""
         bundles, selectors = build_train_resource_request(scaling_config, num_workers)
         try:
@@ -88,7 +88,7 @@ class Autoscaler:
         self.reasons = self._failure(state)
         return "accepted"
 
-    def _read_status(self) -> shapes.ClusterStatus | None:
+    def _read_status(self) -> names.ClusterStatus | None:
         """The cluster's status, None if it could not be read. The first read after a request sets `_seen_from`."""
         try:
             status = _status()
@@ -99,7 +99,7 @@ class Autoscaler:
             self._seen_from = status.cluster_resource_state.cluster_resource_state_version
         return status
 
-    def _failure(self, state: shapes.AutoscalingState) -> tuple[str, ...]:
+    def _failure(self, state: names.AutoscalingState) -> tuple[str, ...]:
         """A text about the last node launch that failed. The cloud's own error is only in the autoscaler's log."""
         recent = [f for f in state.failed_instance_requests if time.time() - f.failed_ts < _RECENT_S]
         if not recent:
@@ -111,8 +111,8 @@ class Autoscaler:
         )
 
 
-def _status() -> shapes.ClusterStatus:
-    client: shapes.GcsClient = ray._private.worker.global_worker.gcs_client
+def _status() -> names.ClusterStatus:
+    client: names.GcsClient = ray._private.worker.global_worker.gcs_client
     answer = client.get_cluster_status(timeout_s=_ASK_TIMEOUT_S)
-    status: shapes.ClusterStatus = autoscaler_pb2.GetClusterStatusReply.FromString(answer)
+    status: names.ClusterStatus = autoscaler_pb2.GetClusterStatusReply.FromString(answer)
     return status

@@ -1,82 +1,119 @@
-"""Compares `private_api.py` with the installed Ray, and says which private names it lacks.
+"""How a private name of Ray is written down, and the check that the installed Ray has it.
 
-Importing this module does not import Ray. Calling its functions does.
+`cluster_names.py`, `group_names.py` and `train_names.py` have a class per owner of private names. It names the owner in
+Ray (`of`), and its members are the names. So one class is the type that mypy checks our code with, and the row that
+`require` compares with the installed Ray. Importing this module does not import Ray. Calling `lacking` and `require`
+does.
 """
 
 import dis
 import importlib
 import inspect
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator
-from types import FunctionType
+from collections.abc import Callable, Iterable, Iterator
+from types import MappingProxyType, ModuleType
+from typing import Any, Concatenate, NewType, ParamSpec, Protocol, TypeVar, cast
 
-from planner.dispatch.ray_internal.private_api import CONTRACT, PrivateName
 from planner.errors import UserError
 
-_NAME = re.compile(r"(\w+)(?:\(([\w, ]*)\))?(?:\[(\w+)\])?")
+Names = TypeVar("Names")
+Parameters = ParamSpec("Parameters")
+
+ObjectRef = NewType("ObjectRef", object)
+"""what a remote call returns at once: an argument for `ray.get` and `ray.wait`"""
+
+OWNERS: dict[type, str] = {}
+"""each class of private names, and the owner of these names in Ray: `module` or `module:Class`"""
 
 
-def missing(*files: str) -> Iterator[str]:
-    """The names that these files use and the installed Ray lacks, one text each."""
-    for file in files:
-        yield from lacking(CONTRACT[file])
+class RemoteMethod(Protocol[Parameters]):
+    """A method of an actor (documented by Ray)."""
+
+    def remote(self, *arguments: Parameters.args, **options: Parameters.kwargs) -> ObjectRef:
+        """Call it in the actor's process. Does not wait."""
 
 
-def lacking(rows: Iterable[PrivateName]) -> Iterator[str]:
-    """The names in these rows that the installed Ray lacks, one text each."""
-    for row in rows:
-        yield from _lacks(row.owner, row.names)
+def of(owner: str) -> Callable[[Names], Names]:
+    """A class decorator: the members are private names of this owner in Ray, `module` or `module:Class`."""
+
+    def written_down(names: Names) -> Names:
+        OWNERS[cast("type", names)] = owner
+        return names
+
+    return written_down
 
 
-def require(rows: Iterable[PrivateName]) -> None:
-    """Check that the installed Ray has all names in these rows.
+def remote(method: Callable[Concatenate[Any, Parameters], object]) -> RemoteMethod[Parameters]:
+    """A decorator for the method of an actor's class: its callers call `.remote(...)` with the same parameters."""
+    return cast("RemoteMethod[Parameters]", method)
+
+
+def names_in(*topics: ModuleType) -> list[type]:
+    """The classes of private names in these modules."""
+    modules = {topic.__name__ for topic in topics}
+    return [names for names in OWNERS if names.__module__ in modules]
+
+
+def require(*topics: ModuleType) -> None:
+    """Check that the installed Ray has all private names of these modules.
 
     Raises:
         UserError: it lacks a name.
     """
-    if lack := next(lacking(rows), ""):
+    if lack := next(lacking(names_in(*topics)), ""):
         raise UserError(f"this Ray's internals are not those of 2.60: {lack}. Install ray[train]>=2.60,<2.61")
 
 
-def _lacks(owner: str, names: tuple[str, ...]) -> Iterator[str]:
+def lacking(classes: Iterable[type]) -> Iterator[str]:
+    """The names and parameters in these classes that the installed Ray lacks, one text each."""
+    for names in classes:
+        owner = OWNERS[names]
+        try:
+            found = _find(owner)
+        except (ImportError, AttributeError) as error:
+            yield f"{owner}: {error}"
+            continue
+        yield from (f"{owner} has no {part}" for part in _lacking_parts(found, names))
+
+
+def members(names: type) -> dict[str, Callable[..., object] | None]:
+    """Name -> our method with the parameters that planner passes. None for an attribute."""
+    methods = {
+        name: value
+        for name, value in vars(names).items()
+        if inspect.isfunction(value) and value.__module__ == names.__module__  # not those that `Protocol` adds
+    }
+    return {**dict.fromkeys(inspect.get_annotations(names)), **methods}
+
+
+def _find(owner: str) -> object:
     module, _, path = owner.partition(":")
-    try:
-        found = importlib.import_module(module)
-        if path:
-            found = getattr(found, path)
-    except (ImportError, AttributeError) as error:
-        yield f"{owner}: {error}"
-        return
-    for name in names:
-        yield from (f"{owner} has no {part}" for part in _lacking_parts(found, name))
+    found = importlib.import_module(module)
+    return getattr(found, path) if path else found
 
 
-def _lacking_parts(owner: object, name: str) -> Iterator[str]:
-    if name.startswith("."):
-        if name[1:] not in _instance_names(owner):
+def _lacking_parts(owner: object, names: type) -> Iterator[str]:
+    for name, method in members(names).items():
+        if method is None:
+            if not hasattr(owner, name) and name not in _instance_names(owner):
+                yield name
+        elif not hasattr(owner, name):
             yield name
-        return
-    parts = _NAME.fullmatch(name)
-    assert parts is not None, name
-    plain, parameters, read = parts.groups("")
-    if not hasattr(owner, plain):
-        yield plain
-        return
-    found = getattr(owner, plain)
-    known = _parameters(found)
-    yield from (f"{plain}({one})" for one in filter(None, parameters.split(", ")) if one not in known)
-    if read and not (isinstance(found, FunctionType) and read in found.__code__.co_names):
-        yield name
+        else:
+            yield from (f"{name}({parameter})" for parameter in _lacking_parameters(getattr(owner, name), method))
 
 
-def _parameters(found: object) -> Collection[str]:
-    """The names of its parameters. Empty if it is not callable or Python cannot tell its signature."""
-    if not callable(found):
-        return ()
+def _lacking_parameters(rays: Any, ours: Callable[..., object]) -> Iterator[str]:
+    """The names of our method's parameters that Ray's has not. Nothing if Ray's takes any keyword."""
     try:
-        return inspect.signature(found).parameters
-    except (TypeError, ValueError):
-        return ()
+        known = inspect.signature(rays).parameters
+    except (TypeError, ValueError):  # it is no function any more, or Python cannot tell its parameters
+        known = MappingProxyType({})
+    if any(each.kind is each.VAR_KEYWORD for each in known.values()):
+        return
+    _self, *passed = inspect.signature(ours).parameters.values()
+    for each in passed:
+        if each.kind not in {each.VAR_POSITIONAL, each.VAR_KEYWORD} and each.name not in known:
+            yield each.name
 
 
 def _instance_names(owner: object) -> set[str]:

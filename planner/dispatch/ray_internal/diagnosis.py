@@ -10,7 +10,8 @@ import ray
 from planner.base.text import last_line
 from planner.base.user_errors import UserCodeFailed, is_mistake
 from planner.dispatch import mailbox
-from planner.dispatch.ray_internal import shapes
+from planner.dispatch.ray_internal import cluster_names as names
+from planner.dispatch.ray_internal.group_names import Worker
 from planner.elastic.mistakes import Mistake
 
 # A running machine accepts a connection at once, also across a data centre.
@@ -19,7 +20,7 @@ _PROBE_S = 1.0
 _WHERE_S = 3.0
 
 
-def whereabouts(workers: Sequence[shapes.Worker]) -> str:
+def whereabouts(workers: Sequence[Worker]) -> str:
     """A text that says where in the code each worker is. Workers at one place are grouped, rarest place first."""
     asked = [worker.actor.execute.remote(mailbox.current_location) for worker in workers]
     ready, _ = ray.wait(asked, num_returns=len(asked), timeout=_WHERE_S)
@@ -86,14 +87,14 @@ def lost_memory(errors: dict[int, Exception]) -> bool:
 
 def silent_nodes(node_ids: set[str]) -> set[str]:
     """The nodes whose raylet does not listen. Ray itself notices a dead node only seconds later."""
-    nodes: list[shapes.NodeRow] = ray.nodes()
+    nodes: list[names.NodeRow] = ray.nodes()
     known = {node["NodeID"]: node for node in nodes if node["Alive"]}
     with ThreadPoolExecutor(max_workers=max(len(node_ids), 1)) as threads:
         answers = threads.map(lambda node_id: node_id in known and _listens(known[node_id]), node_ids)
         return {node_id for node_id, answered in zip(node_ids, answers, strict=True) if not answered}
 
 
-def _listens(node: shapes.NodeRow) -> bool:
+def _listens(node: names.NodeRow) -> bool:
     try:
         socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), _PROBE_S).close()
     except OSError:

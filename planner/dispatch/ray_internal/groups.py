@@ -30,7 +30,8 @@ from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from planner.base.text import duration
-from planner.dispatch.ray_internal import shapes
+from planner.dispatch.ray_internal import group_names as names
+from planner.dispatch.ray_internal.compatibility import ObjectRef
 from planner.dispatch.ray_internal.hand_over import HandOver, PlacementGroups, WorkerSlot, end
 from planner.dispatch.ray_internal.kept_worker import KeepingRayTrainWorker
 
@@ -74,8 +75,7 @@ class GroupOwner(Protocol):
 class GroupFactory:
     """Creates the worker groups of one policy. It takes the place of the controller's worker group class.
 
-    Ray calls `create` on that class with its own arguments only. An object can hold the policy, while a class attribute
-    would be shared with every other policy of the process.
+    Ray calls `create` on that class with its own arguments only. An object can hold the policy, and a class cannot.
     """
 
     owner: GroupOwner
@@ -93,10 +93,10 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
     """Ray's worker group, which also tells our policy when it starts and fails."""
 
     # Set by Ray.
-    _callbacks: Sequence[shapes.WorkerGroupCallback]
-    _train_run_context: shapes.TrainRunContext
-    _worker_group_context: shapes.WorkerGroupContext
-    _worker_group_state: shapes.WorkerGroupState | None
+    _callbacks: Sequence[names.WorkerGroupCallback]
+    _train_run_context: names.TrainRunContext
+    _worker_group_context: names.WorkerGroupContext
+    _worker_group_state: names.WorkerGroupState | None
     _world_rank_to_ongoing_poll: Mapping[int, object]
 
     def __init__(self, owner: GroupOwner, *arguments: object, **options: object) -> None:
@@ -117,7 +117,7 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
         """How many workers got a place. Ray places all or none and does not count, so this is an upper bound."""
         return asked - 1
 
-    def _start_impl(self, worker_group_state_builder: shapes.WorkerGroupStateBuilder) -> None:
+    def _start_impl(self, worker_group_state_builder: names.WorkerGroupStateBuilder) -> None:
         """Start the group as Ray does, but with a time limit."""
         with _limit_start_time(_START_MOST_S, worker_group_state_builder):
             super()._start_impl(worker_group_state_builder)
@@ -125,7 +125,7 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
     def _create_placement_group(
         self,
         scaling_config: object,  # noqa: ARG002
-        worker_group_context: shapes.WorkerGroupContext,
+        worker_group_context: names.WorkerGroupContext,
     ) -> PlacementGroupHandle:
         """Create Ray's placement group for CPUs and GPUs, with a name by which the next controller finds it."""
         context = worker_group_context
@@ -141,16 +141,16 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
     def _new_name(self) -> str:
         return f"{self._owner.places_name}{uuid.uuid4().hex}"
 
-    def poll_status(self, timeout: float | None = None) -> shapes.PollStatus:
+    def poll_status(self, timeout: float | None = None) -> names.PollStatus:
         """Poll the workers as Ray does. Reports failures to the policy, which may end the run."""
-        status: shapes.PollStatus = super().poll_status(timeout)
+        status: names.PollStatus = super().poll_status(timeout)
         if status.errors:
             self._owner.group_failed(self, status.errors)
         return status
 
     def give_up(self, nodes: set[str]) -> None:
         """End the workers on these nodes, which do not answer. Otherwise the group's end waits until Ray knows it."""
-        workers: Sequence[shapes.Worker] = self.get_workers()
+        workers: Sequence[names.Worker] = self.get_workers()
         for worker in workers:
             if worker.metadata.node_id in nodes:
                 ray.kill(worker.actor)
@@ -193,7 +193,7 @@ def _report_start_failures(owner: GroupOwner, num_placed: Callable[[int], int]) 
 
 
 @contextmanager
-def _limit_start_time(most_s: float, builder: shapes.WorkerGroupStateBuilder) -> Iterator[None]:
+def _limit_start_time(most_s: float, builder: names.WorkerGroupStateBuilder) -> Iterator[None]:
     """Limit the time of a group's start. After `most_s`, its places are removed, which ends its processes.
 
     Raises:
@@ -309,7 +309,7 @@ class KeepingGroup(NewProcessesGroup):
 
     # -- called by Ray's start
 
-    def _start_impl(self, worker_group_state_builder: shapes.WorkerGroupStateBuilder) -> None:
+    def _start_impl(self, worker_group_state_builder: names.WorkerGroupStateBuilder) -> None:
         """Start the group with the last group's idle synchronisation actor: a new one would be another process."""
         start = WorkerGroup._start_impl
         if (actor := self._hand_over.take_sync_actor()) is not None:
@@ -320,7 +320,7 @@ class KeepingGroup(NewProcessesGroup):
     def _create_placement_group(
         self,
         scaling_config: object,  # noqa: ARG002
-        worker_group_context: shapes.WorkerGroupContext,
+        worker_group_context: names.WorkerGroupContext,
     ) -> PlacementGroups:
         """The places of kept workers, warmed newcomers and new processes, as many as the group has workers."""
         missing = worker_group_context.num_workers - len(self._places)
@@ -388,8 +388,8 @@ class KeepingGroup(NewProcessesGroup):
 
     def _keep(self, world_size: int, leaving: set[str]) -> bool:
         """Keep at most `world_size` workers and end the rest. False if no worker could be kept."""
-        by_actor: dict[shapes.WorkerActor, WorkerSlot] = {place.actor: place for place in self._places}
-        workers: Sequence[shapes.Worker] = self.get_workers()
+        by_actor: dict[names.WorkerActor, WorkerSlot] = {place.actor: place for place in self._places}
+        workers: Sequence[names.Worker] = self.get_workers()
         kept = [by_actor[worker.actor] for worker in workers if worker.metadata.node_id not in leaving][:world_size]
         is_clean = _all_done([place.actor.quiesce.remote(_UNWIND_S) for place in kept], _UNWIND_S + 5)
         for callback in self._callbacks:  # the torch backend's callback ends the process group in all workers
@@ -427,7 +427,7 @@ class KeepingGroup(NewProcessesGroup):
         return not self._worker_group_context.resources_per_worker.get("GPU") or len(set(nodes)) == len(nodes)
 
 
-def _all_done(pending: list[shapes.ObjectRef], timeout_s: float) -> bool:
+def _all_done(pending: list[ObjectRef], timeout_s: float) -> bool:
     """Whether all calls succeed in time."""
     try:
         ray.get(pending, timeout=timeout_s)
@@ -440,14 +440,14 @@ def _all_done(pending: list[shapes.ObjectRef], timeout_s: float) -> bool:
 class _RunningActorClass:
     """Takes the place of an actor class, and "starts" an actor that already runs."""
 
-    def __init__(self, actor: shapes.SyncActor) -> None:
+    def __init__(self, actor: names.SyncActor) -> None:
         self._actor = actor
 
     def options(self, **_: object) -> Self:
         """Ignore the options: the actor already runs."""
         return self
 
-    def remote(self, **_: object) -> shapes.SyncActor:
+    def remote(self, **_: object) -> names.SyncActor:
         """The running actor."""
         return self._actor
 
@@ -455,8 +455,10 @@ class _RunningActorClass:
 def _with_globals(function: FunctionType, others: dict[str, object]) -> FunctionType:
     """A copy of a function with some of its globals replaced.
 
-    Ray's start creates its synchronisation actor by a global name and accepts none from outside. The copy does not
-    change the module, so other groups and threads are not affected and nothing has to be undone.
+    Ray's start creates its synchronisation actor by a global name and accepts none from outside
+    (ray/train/v2/_internal/execution/worker_group/worker_group.py:315, Ray 2.60), in the midst of 120 lines, so a
+    subclass cannot pass another one. The copy does not change the module, so other groups and threads are not affected
+    and nothing has to be undone.
     """
     return FunctionType(
         function.__code__,

@@ -11,7 +11,8 @@ from ray.exceptions import RayError
 from ray.train.v2._internal.execution.worker_group.placement_group_handle import PlacementGroupHandle
 from ray.util.placement_group import get_placement_group, placement_group_table, remove_placement_group
 
-from planner.dispatch.ray_internal import shapes
+from planner.dispatch.ray_internal import group_names as names
+from planner.dispatch.ray_internal.compatibility import ObjectRef
 from planner.dispatch.ray_internal.kept_worker import KeptWorkerActor
 
 _log = logging.getLogger(__name__)
@@ -25,10 +26,10 @@ class WorkerSlot:
     """A worker process, and the placement group that holds its resources."""
 
     actor: KeptWorkerActor
-    group: shapes.PlacementGroup
-    metadata: shapes.ObjectRef
+    group: names.PlacementGroup
+    metadata: ObjectRef
     """of the worker's `ActorMetadata`"""
-    warmed: shapes.ObjectRef | None = None
+    warmed: ObjectRef | None = None
     """ready when a newcomer has warmed up. None for a worker that was started with its group"""
 
 
@@ -40,7 +41,7 @@ class HandOver:
     """workers of the last group, whose processes the next group takes over"""
     newcomers: list[WorkerSlot] = dataclasses.field(default_factory=list)
     """processes that were started while the last group trained"""
-    sync_actor: shapes.SyncActor | None = None
+    sync_actor: names.SyncActor | None = None
     """the idle synchronisation actor. None: the next group starts one"""
     is_broken: bool = False
     """the hand-over failed: the next start raises once, so that Ray starts new processes"""
@@ -55,7 +56,7 @@ class HandOver:
         taken, self.newcomers = self.newcomers, []
         return taken
 
-    def take_sync_actor(self) -> shapes.SyncActor | None:
+    def take_sync_actor(self) -> names.SyncActor | None:
         """Take the synchronisation actor out. It serves one group at a time."""
         taken, self.sync_actor = self.sync_actor, None
         return taken
@@ -69,16 +70,16 @@ class HandOver:
 class PlacementGroups(PlacementGroupHandle):  # type: ignore[misc]
     """One placement group per worker, so that one worker's place can be removed, which ends it, without the others."""
 
-    def __init__(self, groups: list[shapes.PlacementGroup]) -> None:
+    def __init__(self, groups: list[names.PlacementGroup]) -> None:
         self._groups = groups
         self.num_placed = 0
 
     @property
-    def placement_group(self) -> shapes.PlacementGroup:
+    def placement_group(self) -> names.PlacementGroup:
         """The first one. Ray asks for one, but each worker knows its own."""
         return self._groups[0]
 
-    def ready(self) -> shapes.ObjectRef:
+    def ready(self) -> ObjectRef:
         """A reference that is ready when the first one is. `wait` checks all."""
         return self._groups[0].ready()
 
@@ -102,7 +103,7 @@ def end(places: Sequence[WorkerSlot]) -> None:
         _remove(place.group)
 
 
-def _remove(group: shapes.PlacementGroup) -> None:
+def _remove(group: names.PlacementGroup) -> None:
     try:
         remove_placement_group(group)
     except RayError:

@@ -12,13 +12,14 @@ from ray.train.v2._internal.execution.context import get_train_context
 from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker
 
 from planner.dispatch import mailbox
-from planner.dispatch.ray_internal import shapes
+from planner.dispatch.ray_internal import group_names as names
+from planner.dispatch.ray_internal.compatibility import remote
 
 
 class KeepingRayTrainWorker(RayTrainWorker):  # type: ignore[misc]
     """A worker whose process can serve several generations."""
 
-    def run_train_fn(self, train_fn_ref: shapes.TrainFunctionRef) -> None:
+    def run_train_fn(self, train_fn_ref: names.TrainFunctionRef) -> None:
         """Run the training function in a thread that `quiesce` can end while it is parked."""
         gc.freeze()  # the collection at the end of this generation can skip modules and Ray
         super().run_train_fn(_WrappedTrainFunction(train_fn_ref))
@@ -30,7 +31,7 @@ class KeepingRayTrainWorker(RayTrainWorker):  # type: ignore[misc]
             RuntimeError: the thread did not end in `timeout_s`.
         """
         super().shutdown()
-        context: shapes.TrainContext = get_train_context()
+        context: names.TrainContext = get_train_context()
         thread = context.execution_context.training_thread_runner._thread
         mailbox.release()
         thread.join(timeout_s)
@@ -59,7 +60,7 @@ class KeepingRayTrainWorker(RayTrainWorker):  # type: ignore[misc]
         Ray shares both among all contexts of a process, and has shut down the pool of the last generation.
         """
         super().init_train_context(*arguments, **options)
-        context: shapes.TrainContext = get_train_context()
+        context: names.TrainContext = get_train_context()
         context.checkpoint_upload_threadpool = ThreadPoolExecutor(max_workers=1)
         context.report_order_condition = threading.Condition()
 
@@ -67,7 +68,7 @@ class KeepingRayTrainWorker(RayTrainWorker):  # type: ignore[misc]
 class _WrappedTrainFunction:
     """A reference to the training function that returns when it is released from its park."""
 
-    def __init__(self, reference: shapes.TrainFunctionRef) -> None:
+    def __init__(self, reference: names.TrainFunctionRef) -> None:
         self._reference = reference
 
     def get(self) -> Callable[[], object]:
@@ -83,8 +84,13 @@ class _WrappedTrainFunction:
         return run
 
 
-class KeptWorkerActor(shapes.WorkerActor, Protocol):
+class KeptWorkerActor(names.WorkerActor, Protocol):
     """The actor of a `KeepingRayTrainWorker`."""
 
-    quiesce: shapes.RemoteMethod
-    forget: shapes.RemoteMethod
+    @remote
+    def quiesce(self, timeout_s: float) -> None:
+        """Unwind the parked training thread."""
+
+    @remote
+    def forget(self) -> None:
+        """Free what the last generation left."""

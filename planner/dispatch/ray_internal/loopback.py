@@ -2,33 +2,24 @@
 
 import os
 import socket
-import warnings
 from collections.abc import Callable
 from datetime import timedelta
 
-from planner.dispatch.ray_internal import shapes
-from planner.dispatch.ray_internal.compatibility import lacking
-from planner.dispatch.ray_internal.private_api import TORCH_STORE
+from planner.dispatch.ray_internal import train_names as names
+from planner.dispatch.ray_internal.group_names import WorkerGroup
 from planner.local_cluster.environment import LOOPBACK
 
 
-def loopback_torch_config(backend: str, timeout_s: float) -> shapes.TorchConfig:
+def loopback_torch_config(backend: str, timeout_s: float) -> names.TorchConfig:
     """A `TorchConfig` for workers that are all on this machine. Rank 0's store listens only on 127.0.0.1.
 
-    The store of Ray's own `TorchConfig` listens on all interfaces, and anyone who reaches it can read and write it. If
-    Ray's internals are not those of 2.60, this returns Ray's own with a warning.
+    The store of Ray's own `TorchConfig` listens on all interfaces, and anyone who reaches it can read and write it: Ray
+    gives torch an address and no store (ray/train/torch/config.py:270 to 330, Ray 2.60).
     """
-    from ray.train.torch import TorchConfig
-
-    if lack := next(lacking(TORCH_STORE), ""):
-        text = f"torch's store will listen on all interfaces: Ray's internals are not those of 2.60 ({lack})"
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
-        stock: shapes.TorchConfig = TorchConfig(backend=backend, timeout_s=timeout_s)
-        return stock
     return _loopback_config_class()(backend=backend, timeout_s=timeout_s)
 
 
-def _loopback_config_class() -> Callable[..., shapes.TorchConfig]:
+def _loopback_config_class() -> Callable[..., names.TorchConfig]:
     """The config class, defined here because this module must load without Ray. Ray pickles it by value."""
     from ray.train.torch import TorchConfig
     from ray.train.torch.config import _set_torch_distributed_env_vars, _TorchBackend
@@ -36,7 +27,7 @@ def _loopback_config_class() -> Callable[..., shapes.TorchConfig]:
     class LoopbackBackend(_TorchBackend):  # type: ignore[misc]
         """Ray's backend with a store on loopback."""
 
-        def on_start(self, worker_group: shapes.WorkerGroup, backend_config: shapes.TorchConfig) -> None:
+        def on_start(self, worker_group: WorkerGroup, backend_config: names.TorchConfig) -> None:
             """Make the process group. Ray calls it in the controller."""
             _start_group(worker_group, backend_config, _set_torch_distributed_env_vars)
 
@@ -51,9 +42,7 @@ def _loopback_config_class() -> Callable[..., shapes.TorchConfig]:
     return LoopbackTorchConfig
 
 
-def _start_group(
-    worker_group: shapes.WorkerGroup, config: shapes.TorchConfig, set_rank_variables: Callable[[], None]
-) -> None:
+def _start_group(worker_group: WorkerGroup, config: names.TorchConfig, set_rank_variables: Callable[[], None]) -> None:
     """Start torch's process group as Ray's `on_start` does, but with rank 0's store on loopback."""
     import ray
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Self, TypeVar
 
 from planner.dispatch.connection_errors import refusal
-from planner.dispatch.ray_internal import request_drain, shapes
+from planner.dispatch.ray_internal import cluster_names as names
+from planner.dispatch.ray_internal import request_drain
 from planner.dispatch.ray_internal.compatibility import require
-from planner.dispatch.ray_internal.private_api import CONTRACT, DRAIN
 from planner.errors import RunError, UserError
 
 Answer = TypeVar("Answer")
@@ -23,7 +23,7 @@ _ASK_S = 5.0
 class NodeDrainer:
     """This machine's node of a cluster, by the head's address and the node's id."""
 
-    def __init__(self, client: shapes.GcsClient, address: str, node_id: str) -> None:
+    def __init__(self, client: names.GcsClient, address: str, node_id: str) -> None:
         self.address = address
         self.node_id = node_id
         self._client = client
@@ -36,7 +36,7 @@ class NodeDrainer:
             RunError: there is no such node yet, or the head does not answer.
             UserError: several nodes match, the node is a head without room for workers, or Ray's internals differ.
         """
-        require((*CONTRACT["dispatch/ray_internal/node_drainer.py"], *DRAIN))
+        require(names)
         address = address or _asked(_address)
         _require_listener(address)
         client = _asked(lambda: _connect(address))
@@ -127,12 +127,12 @@ def _address() -> str:
     return str(canonicalize_bootstrap_address("auto"))
 
 
-def _connect(address: str) -> shapes.GcsClient:
+def _connect(address: str) -> names.GcsClient:
     from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
     ensure_token_if_auth_enabled(create_token_if_missing=False)
-    client: shapes.GcsClient = GcsClient(address=address)
+    client: names.GcsClient = GcsClient(address=address)
     return client
 
 
@@ -152,7 +152,7 @@ def _require_listener(address: str) -> None:
         raise RunError(f"nothing listens at {address}: {error}") from error
 
 
-def _has_room(info: shapes.GcsNodeInfo) -> bool:
+def _has_room(info: names.GcsNodeInfo) -> bool:
     """Whether the node can hold workers. Ray ends an idle node when it is drained, and a head ends its cluster."""
     offers = info.resources_total
     return bool(not info.is_head_node or offers.get("CPU", 0) or offers.get("GPU", 0))

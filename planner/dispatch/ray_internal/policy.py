@@ -1,7 +1,7 @@
 """planner's scaling policy in Ray Train's controller: it observes and acts for `planner.elastic.controller`.
 
-It runs in the controller's process, next to the worker group. It is written for Ray 2.60. `private_api.py` lists the
-private names of Ray that it needs.
+It runs in the controller's process, next to the worker group. It is written for Ray 2.60.
+`group_names.py` and `train_names.py` list the private names of Ray that it needs.
 """
 
 import contextlib
@@ -16,7 +16,6 @@ import ray
 from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (
     get_or_create_autoscaling_coordinator,
 )
-from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2._internal.execution.scaling_policy import ElasticScalingPolicy, NoopDecision, ResizeDecision
 
 from planner.base.text import counted, duration, last_line
@@ -25,7 +24,8 @@ from planner.dispatch.controller_heartbeat import HeartbeatSender
 from planner.dispatch.keeper_census import Census, wanted
 from planner.dispatch.keepers import NodePlace, places
 from planner.dispatch.live_status import StatusPublisher
-from planner.dispatch.ray_internal import kv_get, kv_put, shapes
+from planner.dispatch.ray_internal import group_names as shapes
+from planner.dispatch.ray_internal import kv_get, kv_put
 from planner.dispatch.ray_internal.autoscaler import Autoscaler
 from planner.dispatch.ray_internal.diagnosis import (
     cause,
@@ -102,7 +102,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._hosts: dict[str, str] = {}
 
     def after_controller_start(self, train_run_context: shapes.TrainRunContext) -> None:
-        """Replace Ray's worker group class by ours, in this process only."""
+        """Prepare the launch, and make the factory that Ray's controller creates groups with."""
         # Start the heartbeat first: if the calls below hang, it stops after a while and the driver notices.
         self._heartbeat = HeartbeatSender(partial(kv_put, mailbox.heartbeat_key(self._launch_id)))
         self._heartbeat.start()
@@ -114,8 +114,6 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         kv_put(f"requester-{self._run}", self._requester_id)
         self._census = self._make_census()
         self.groups = GroupFactory(self, keeps_processes=self._keep)
-        # Ray creates the controller itself. With this property, each controller finds the factory of its own policy.
-        TrainController.worker_group_cls = property(lambda controller: controller._scaling_policy.groups)
 
     def _cancel_old_request(self) -> None:
         """Cancel the request of a killed driver. It would reserve places for three minutes."""

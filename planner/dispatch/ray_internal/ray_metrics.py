@@ -26,7 +26,7 @@ class RayMetrics:
     def _raise(self, key: SeriesKey, value: float, counter: Any) -> None:
         before = self._counted.get(key)
         self._counted[key] = value
-        if before is None and value == 0 and hasattr(counter, "_record"):
+        if before is None and value == 0:
             counter._record(0.0)  # otherwise the series begins with its first event, which `increase` does not see
         elif value > (before or 0.0):
             counter.inc(value - (before or 0.0))

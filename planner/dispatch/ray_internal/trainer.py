@@ -1,106 +1,89 @@
-"""Chooses the best trainer for this Ray: planner's policy, Ray's policy with our callback, or Ray's policy alone."""
+"""Ray's trainer with planner's controller and policy in place of its own."""
 
-import warnings
+import signal
 from collections.abc import Callable
+from functools import partial
+
+import ray
+from ray.train.torch import TorchTrainer
+from ray.train.v2._internal.constants import get_env_vars_to_propagate
+from ray.train.v2._internal.execution.controller import TrainController
 
 from planner.dispatch.keeper_census import Census
-from planner.dispatch.ray_internal import shapes
-from planner.dispatch.ray_internal.compatibility import missing
-from planner.dispatch.ray_internal.private_api import Tier
+from planner.dispatch.ray_internal import train_names as names
+from planner.dispatch.ray_internal.groups import GroupFactory
+from planner.dispatch.ray_internal.policy import NODE_ID_LABEL, Policy
 from planner.elastic.controller import ElasticController
 
-# Processes are kept only on Ray versions that were tested (docs/elastic.md).
-KEEPS_PROCESSES_ON = frozenset({"2.60.0"})
 
-# The files in `contract.CONTRACT` that our policy needs. Below: those that the callback needs.
-_OURS = (
-    "dispatch/ray_internal/policy.py",
-    "dispatch/ray_internal/elastic_trainer.py",
-    "dispatch/ray_internal/groups.py",
-    "dispatch/ray_internal/hand_over.py",
-    "dispatch/ray_internal/kept_worker.py",
-    "dispatch/ray_internal/autoscaler.py",
-    "dispatch/ray_internal/diagnosis.py",
-    "dispatch/ray_internal/worker_progress.py",
-)
-_CALLBACKS = ("dispatch/ray_internal/fallback_callback.py", "dispatch/ray_internal/worker_progress.py")
+class PolicyTrainController(TrainController):  # type: ignore[misc]
+    """Ray's controller, which creates worker groups with its policy's factory."""
+
+    @property
+    def worker_group_cls(self) -> GroupFactory:
+        """Ray calls `create` on it. In Ray, all controllers of a process share one class here."""
+        return self._scaling_policy.groups  # type: ignore[no-any-return]
 
 
-def make_trainer(
-    controller: ElasticController,
-    *arguments: object,
-    run: str,
-    launch_id: str,
-    warm_up: Callable[[], None],
-    keep_processes: bool,
-    make_census: Callable[[], Census | None],
-    soften: Callable[[shapes.SignalHandler], Callable[..., None]],
-    listen_to: Callable[[Callable[[], None]], None],
-    run_config: shapes.RunConfig,
-    **options: object,
-) -> shapes.Trainer:
-    """The best trainer that this Ray allows. Warns if it does not use planner's policy.
+class ElasticTrainer(TorchTrainer):  # type: ignore[misc]
+    """Ray's trainer with planner's controller and policy in place of its own."""
 
-    Args:
-        controller: decides when to resize.
-        arguments: for Ray's `TorchTrainer`, as `options` are.
-        run: URL of the run's folder.
-        launch_id: id of the launch.
-        warm_up: called in newcomers while the group still trains.
-        keep_processes: whether surviving workers keep their processes at a resize.
-        make_census: called in the controller's process. Returns what looks after the launch's keepers.
-        soften: wraps Ray's SIGINT handler, which would end the workers at once.
-        listen_to: receives a function that ends the controller (`planner.dispatch.controller_heartbeat`).
-        run_config: Ray's `RunConfig`.
-        options: for Ray's `TorchTrainer`.
-    """
-    tier, reason = best_trainer()
-    if tier == "ours":
-        from planner.dispatch.ray_internal.elastic_trainer import ElasticTrainer
+    def __init__(
+        self,
+        *arguments: object,
+        controller: ElasticController,
+        run: str,
+        launch_id: str,
+        warm_up: Callable[[], None],
+        keep_processes: bool,
+        make_census: Callable[[], Census | None],
+        soften: Callable[[names.SignalHandler], Callable[..., None]],
+        listen_to: Callable[[Callable[[], None]], None],
+        **options: object,
+    ) -> None:
+        """A trainer for one controller.
 
-        ours: shapes.Trainer = ElasticTrainer(
-            *arguments,
-            controller=controller,
+        Args:
+            arguments: for Ray's `TorchTrainer`, as `options` are.
+            controller: decides when to resize.
+            run: URL of the run's folder.
+            launch_id: id of the launch.
+            warm_up: called in newcomers while the group still trains.
+            keep_processes: whether surviving workers keep their processes at a resize.
+            make_census: called in the controller's process. Returns what looks after the launch's keepers.
+            soften: wraps Ray's SIGINT handler, which would end the workers at once.
+            listen_to: receives a function that ends the controller (`planner.dispatch.controller_heartbeat`).
+            options: for Ray's `TorchTrainer`.
+        """
+        super().__init__(*arguments, **options)
+        self._soften, self._listen_to = soften, listen_to
+        self._policy = Policy(
+            self.scaling_config,
+            controller,
             run=run,
             launch_id=launch_id,
             warm_up=warm_up,
-            keep_processes=keep_processes and can_keep_processes(),
+            keep_processes=keep_processes,
             make_census=make_census,
-            soften=soften,
-            listen_to=listen_to,
-            run_config=run_config,
-            **options,
         )
-        return ours
-    from ray.train.torch import TorchTrainer
 
-    if tier == "callbacks":
-        from planner.dispatch.ray_internal.fallback_callback import CommitBeforeResize
+    def _initialize_and_run_controller(self, **arguments: object) -> object:
+        """Run the controller in an actor on the driver's node, and wait for it.
 
-        run_config.callbacks = [*(run_config.callbacks or []), CommitBeforeResize()]
-        text = f"every change of capacity resizes the run, even if that does not pay: {reason}"
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
-    else:
-        warnings.warn(f"resizes lose the steps since the last commit: {reason}", RuntimeWarning, stacklevel=2)
-    stock: shapes.Trainer = TorchTrainer(*arguments, run_config=run_config, **options)
-    return stock
+        Ray's method names its controller's class in its body and takes no other
+        (ray/train/v2/api/data_parallel_trainer.py:267, Ray 2.60), so this repeats its few lines with ours. Ray gets
+        here in the main thread, since `planner.dispatch.launch` calls `fit` there.
+        """
+        here = ray.get_runtime_context().get_node_id()
+        # The controller blocks in its event loop, and Ray would warn of that.
+        variables = {"RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0", **get_env_vars_to_propagate()}
+        actor = ray.remote(num_cpus=0, label_selector={NODE_ID_LABEL: here}, runtime_env={"env_vars": variables})
+        controller = actor(PolicyTrainController).remote(**{**arguments, "scaling_policy": self._policy})
+        self._register_sigint_handler(controller)
+        ray.get(controller.run.remote())
+        return ray.get(controller.get_result.remote())
 
-
-def best_trainer() -> tuple[Tier, str]:
-    """The best trainer that this Ray allows, and which name a better one needs (empty for our own)."""
-    if not (reason := _first_missing(*_OURS)):
-        return "ours", ""
-    return ("stock", lacking) if (lacking := _first_missing(*_CALLBACKS)) else ("callbacks", reason)
-
-
-def _first_missing(*files: str) -> str:
-    """A text about the first name that these files use and this Ray lacks. Empty if there is none."""
-    found = next(missing(*files), "")
-    return found and f"Ray's internals are not those of {', '.join(sorted(KEEPS_PROCESSES_ON))} ({found})"
-
-
-def can_keep_processes() -> bool:
-    """Whether surviving workers may keep their processes at a resize on this Ray version."""
-    import ray
-
-    return ray.__version__ in KEEPS_PROCESSES_ON
+    def _register_sigint_handler(self, controller: object) -> None:
+        super()._register_sigint_handler(controller)
+        self._listen_to(partial(ray.kill, controller))
+        signal.signal(signal.SIGINT, self._soften(signal.getsignal(signal.SIGINT)))

@@ -8,7 +8,8 @@ import ray
 from ray.exceptions import RayError
 
 from planner.base.progress_counter import work_done
-from planner.dispatch.ray_internal import shapes
+from planner.dispatch.ray_internal import group_names as names
+from planner.dispatch.ray_internal.compatibility import ObjectRef
 
 # A query takes a few ms of a worker's main thread, while another thread trains.
 _ASK_S = 5.0
@@ -20,10 +21,10 @@ class WorkerProgress:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._asked_s = float("-inf")
-        self._pending: dict[int, shapes.ObjectRef] = {}
+        self._pending: dict[int, ObjectRef] = {}
         self._counts: dict[int, int] = {}
 
-    def total(self, workers: Sequence[shapes.Worker]) -> int:
+    def total(self, workers: Sequence[names.Worker]) -> int:
         """Units of work of all workers, by their last answers. Queries a worker again after it has answered."""
         self._hear()
         if self._clock() - self._asked_s >= _ASK_S:
