@@ -14,7 +14,7 @@ import typer
 from planner.base.version import VERSION
 from planner.base.working_dir import as_submitted
 from planner.cli.commands import LazyGroup, UnknownCommand
-from planner.errors import PlannerError, UserError
+from planner.errors import PlannerError, UserError, printable
 
 # The base of all that is wrong with a command line. typer has no public name for it.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -85,9 +85,8 @@ def _traceback_line(error: PlannerError) -> str:
 def _fail(text: str, exit_code: int) -> NoReturn:
     for line in as_submitted(text).split("\n"):
         # A path or a value may contain control characters for the terminal.
-        shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
         if sys.stderr is not None:  # it is closed
             with contextlib.suppress(OSError):  # a full disk behind it changes no exit code
-                sys.stderr.write(f"planner: {shown}\n")
+                sys.stderr.write(f"planner: {printable(line)}\n")
                 sys.stderr.flush()
     sys.exit(exit_code)

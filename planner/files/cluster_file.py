@@ -9,13 +9,13 @@ from typing import Any
 import yaml
 
 from planner.cluster.nodes import Cluster, NodeGroup
-from planner.errors import ClusterError
+from planner.errors import ClusterError, printable
 from planner.files.bounded_yaml import BoundedLoader
 from planner.files.cluster_section import CheckedMapping, shown
 from planner.files.ec2_types import known_resources
 from planner.files.known_files import KINDS, NO_YAML, is_job, is_ray_up, known_file
 from planner.files.kuberay import read_kuberay
-from planner.files.messages import Mistake, cut, escape, listed, quote
+from planner.files.messages import Mistake, cut, listed, quote
 from planner.files.text_file import Unreadable, read_text
 
 # Ray's default (autoscaler/<provider>/defaults.yaml).
@@ -36,7 +36,7 @@ def read_cluster(path: str | Path) -> Cluster:
     Raises:
         ClusterError: the file cannot be read, is neither kind, or is wrong. The message has one line per mistake.
     """
-    source = escape(str(path))
+    source = printable(str(path))
     mistakes: list[Mistake] = []
     try:
         root = CheckedMapping(values=_document(read_text(path, "cluster file"), str(path)), mistakes=mistakes)
@@ -58,7 +58,7 @@ def _document(text: str, path: str) -> dict[Any, Any]:
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise Unreadable(f"{where}found a YAML mistake ({cut(error.problem or '', 200)}). Correct it") from None
     except NO_YAML as error:
-        reason = escape(next(iter(str(error).splitlines()), type(error).__name__)[:100])
+        reason = printable(next(iter(str(error).splitlines()), type(error).__name__)[:100])
         raise Unreadable(
             f"found what YAML cannot read ({reason}). Correct it, or write the path of a cluster file"
         ) from None
@@ -95,7 +95,7 @@ def _read_ray_up(root: CheckedMapping) -> Cluster | None:
         if least > most:
             node_type.refuse("min_workers", f"Write at most the type's max_workers, {most}")
         resources = _resources(node_type, cloud) if is_head or most else {}
-        shown_name = escape(type_name)
+        shown_name = printable(type_name)
         groups.append(NodeGroup(name=shown_name, min_nodes=min(least, most), max_nodes=most, resources=resources))
         if is_head:
             head = NodeGroup(name=shown_name, min_nodes=1, max_nodes=1, resources=resources)
@@ -104,7 +104,7 @@ def _read_ray_up(root: CheckedMapping) -> Cluster | None:
         root.refuse("max_workers", f"Write at least {least}, the sum of all min_workers")
     if root.mistakes or head is None:
         return None
-    return Cluster(name=escape(name), head=head, groups=tuple(groups), max_nodes=max_nodes)
+    return Cluster(name=printable(name), head=head, groups=tuple(groups), max_nodes=max_nodes)
 
 
 def _resources(node_type: CheckedMapping, cloud: str) -> dict[str, float]:

@@ -13,8 +13,9 @@ from typing import Any
 import yaml
 
 from planner.data.foreign_files import binary_name
+from planner.errors import printable
 from planner.files.bounded_yaml import BoundedLoader
-from planner.files.messages import cut, escape
+from planner.files.messages import cut
 
 KINDS = ("RayCluster", "RayJob")
 """kinds of KubeRay's objects that `--cluster` reads"""
@@ -81,7 +82,7 @@ def known_file(path: str, text: str) -> KnownFile | None:
         found = next((mark.known for mark in _MARKS if mark.has(mappings[0])), None)
     elif found is None:
         found = _of_text(PurePath(path), text)
-    return found and replace(found, fix=found.fix.replace("FILE", escape(shlex.quote(path))))
+    return found and replace(found, fix=found.fix.replace("FILE", printable(shlex.quote(path))))
 
 
 def _documents(text: str) -> list[Any] | None:

@@ -4,7 +4,7 @@ import errno
 from pathlib import Path
 
 from planner.base.disk import read_bounded
-from planner.files.messages import escape
+from planner.errors import printable
 
 MAX_BYTES = 2**20
 
@@ -39,7 +39,7 @@ def _why_unread(error: OSError, kind: str) -> str:
         return f"found more than {MAX_BYTES} bytes. Write the path of {one}, which has at most 1 MiB"
     if error.errno in {errno.EINVAL, errno.ENXIO}:  # ENXIO: a socket
         return "found a pipe or a device. Write the path of a regular file"
-    return f"found a file that cannot be read ({escape(error.strerror or str(error))}). Write another path"
+    return f"found a file that cannot be read ({printable(error.strerror or str(error))}). Write another path"
 
 
 def _decode(data: bytes) -> str:

@@ -8,9 +8,9 @@ from typing import Any
 import yaml
 
 from planner.base.disk import is_file
-from planner.errors import RecipeError
+from planner.errors import RecipeError, printable
 from planner.files.bounded_yaml import BoundedLoader
-from planner.files.messages import MAX_SHOWN, Mistake, cut, escape, listed, show
+from planner.files.messages import MAX_SHOWN, Mistake, cut, listed, show
 from planner.files.text_file import Unreadable, read_text
 from planner.recipes.json_text import JsonError, object_of, without_comments
 from planner.recipes.repeats import RepeatedKey
@@ -27,7 +27,7 @@ _NO_YAML = (ValueError, LookupError, TypeError, AttributeError, OverflowError, R
 
 def recipe_error(source: str, *texts: str) -> RecipeError:
     """The error for a recipe, with a line for each text."""
-    return RecipeError(listed(escape(source), [Mistake(text=text) for text in texts]))
+    return RecipeError(listed(printable(source), [Mistake(text=text) for text in texts]))
 
 
 def text_of(path: str | Path, kind: str = "recipe") -> str:

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from planner.errors import RecipeError
-from planner.files.messages import Mistake, cut, escape, listed, show
+from planner.errors import RecipeError, printable
+from planner.files.messages import Mistake, cut, listed, show
 from planner.recipes.scalars import Unresolved, env_names
 
 MOST = 2**40
@@ -177,7 +177,7 @@ class KeyReader:
         """
         if self.mistakes:
             lines = [Mistake(text=text) for text in dict.fromkeys(self._folded())]
-            raise RecipeError(listed(escape(self.source), lines))
+            raise RecipeError(listed(printable(self.source), lines))
 
     def _folded(self) -> list[str]:
         """The mistakes. Three or more missing shell variables share one line, so that the error names all."""

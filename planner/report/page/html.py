@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from planner.errors import printable
 from planner.report.page.drawing import Drawing
-from planner.report.text_columns import printable
 
 
 class Html(str):
