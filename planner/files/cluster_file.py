@@ -6,17 +6,14 @@ Keys that planner does not need are not checked. YAML is read as Ray reads it, w
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from planner.cluster.nodes import Cluster, NodeGroup
 from planner.errors import ClusterError, printable
-from planner.files.bounded_yaml import BoundedLoader
 from planner.files.cluster_section import CheckedMapping, shown
 from planner.files.ec2_types import known_resources
-from planner.files.known_files import KINDS, NO_YAML, is_job, is_ray_up, known_file
+from planner.files.known_files import KINDS, is_job, is_ray_up, known_file
 from planner.files.kuberay import read_kuberay
+from planner.files.loader import Unreadable, YamlMistake, documents, read_text
 from planner.files.messages import Mistake, cut, listed, quote
-from planner.files.text_file import Unreadable, read_text
 
 # Ray's default (autoscaler/<provider>/defaults.yaml).
 _MAX_WORKERS = 2
@@ -52,17 +49,16 @@ def read_cluster(path: str | Path) -> Cluster:
 def _document(text: str, path: str) -> dict[Any, Any]:
     """The one document that describes a cluster."""
     try:
-        documents = list(yaml.load_all(text, Loader=BoundedLoader))
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise Unreadable(f"{where}found a YAML mistake ({cut(error.problem or '', 200)}). Correct it") from None
-    except NO_YAML as error:
-        reason = printable(next(iter(str(error).splitlines()), type(error).__name__)[:100])
+        all_documents = documents(text)
+    except YamlMistake as error:
+        if error.line:
+            where = f"line {error.line}, column {error.column}: "
+            raise Unreadable(f"{where}found a YAML mistake ({cut(error.problem, 200)}). Correct it") from None
         raise Unreadable(
-            f"found what YAML cannot read ({reason}). Correct it, or write the path of a cluster file"
+            f"found what YAML cannot read ({printable(error.problem[:100])}). Correct it, or write the path of a "
+            "cluster file"
         ) from None
-    found = [document for document in documents if isinstance(document, dict)]
+    found = [document for document in all_documents if isinstance(document, dict)]
     clusters = [document for document in found if is_ray_up(document) or document.get("kind") in KINDS]
     if len(clusters) == 1:
         return clusters[0]
@@ -70,7 +66,7 @@ def _document(text: str, path: str) -> dict[Any, Any]:
         raise Unreadable(f"found {len(clusters)} clusters. Write one per file")
     if known := known_file(path, text):
         raise Unreadable(f"found {known.what}, not a cluster. {_WRITE_CLUSTER}")
-    what = "a job of planner" if any(map(is_job, found)) else shown((found or documents or [None])[0])
+    what = "a job of planner" if any(map(is_job, found)) else shown((found or all_documents or [None])[0])
     raise Unreadable(f"found {what}. {_WRITE_CLUSTER}")
 
 

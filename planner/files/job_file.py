@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from planner.base.format_versions import STORED, refusal
 from planner.errors import printable
+from planner.files.loader import Unreadable, read_text
 from planner.files.messages import InvalidValue, KeyPath, Mistake, dotted, job_error, quote, show
-from planner.files.text_file import Unreadable, read_text
 from planner.files.validation_errors import translate
 from planner.files.yaml_reader import MAX_DEPTH, Reader, resolve
 from planner.job import Job

@@ -6,8 +6,8 @@ from pathlib import Path
 from planner.base.disk import read_bounded
 from planner.errors import JobError, printable
 from planner.files.known_files import known_binary, known_file
+from planner.files.loader import MAX_BYTES
 from planner.files.messages import Mistake, job_error
-from planner.files.text_file import MAX_BYTES
 from planner.recipes import looks_like
 
 

@@ -9,14 +9,12 @@ from typing import Any
 import yaml
 
 from planner.base.disk import is_file, is_folder
-from planner.files.bounded_yaml import BoundedLoader
+from planner.files.loader import BoundedLoader, YamlMistake, document
 from planner.files.messages import cut
 from planner.recipes.config_reader import mapping_of, recipe_error, text_of
 from planner.recipes.entries import Entry
 
 _HEADER = re.compile(r"#+\s*@(\w+) +(\S+)")
-# What the constructors of PyYAML raise for values that OmegaConf refuses, too.
-_NO_VALUE = (yaml.YAMLError, ValueError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +76,10 @@ def read(file: Path) -> HydraFile:
 
 def _values(text: str, source: str) -> dict[str, Any]:
     try:
-        values = yaml.load(text, Loader=_OmegaLoader)  # noqa: S506  a SafeLoader
-    except _NO_VALUE as error:
+        values = document(text, _OmegaLoader)
+    except YamlMistake as error:
         mapping_of(text, source)
-        problem = getattr(error, "problem", None) or type(error).__name__
-        raise recipe_error(source, f"found a mistake ({cut(str(problem), 200)}). Correct it") from None
+        raise recipe_error(source, f"found a mistake ({cut(error.problem, 200)}). Correct it") from None
     if values is None:
         return {}
     mapping_of(text, source)  # refuses what is too large or too deep
