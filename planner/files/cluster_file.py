@@ -33,10 +33,10 @@ def read_cluster(path: str | Path) -> Cluster:
     Raises:
         ClusterError: the file cannot be read, is neither kind, or is wrong. The message has one line per mistake.
     """
-    source = printable(str(path))
+    source = str(path)
     mistakes: list[Mistake] = []
     try:
-        root = CheckedMapping(values=_document(read_text(path, "cluster file"), str(path)), mistakes=mistakes)
+        root = CheckedMapping(values=_document(read_text(path, "cluster file"), source), mistakes=mistakes)
     except Unreadable as error:
         raise ClusterError(listed(source, [Mistake(text=str(error))])) from None
     cluster = read_kuberay(root) if root.values.get("kind") in KINDS else _read_ray_up(root)

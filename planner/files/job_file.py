@@ -35,7 +35,7 @@ def read_job(path: str | Path, overrides: Sequence[str] = ()) -> Job:
     Raises:
         JobError: the file cannot be read, or is wrong. The message has one line per mistake.
     """
-    source = printable(str(path))
+    source = str(path)
     try:
         text = read_text(path, "job file")
     except Unreadable as error:
@@ -54,7 +54,6 @@ def parse_job(text: str, *, source: str = "job", overrides: Sequence[str] = ()) 
     Raises:
         JobError: the text or an override is wrong. The message has one line per mistake.
     """
-    source = printable(source)
     reader = Reader(source=source, text=_readable(text, source))
     mapping = reader.document()
     _take_format(mapping, reader)

@@ -44,9 +44,9 @@ def job_error(source: str, mistakes: Sequence[Mistake]) -> JobError:
 def listed(source: str, mistakes: Sequence[Mistake]) -> str:
     """One line per mistake, each beginning with `source` and the key's path, at most `MAX_CHARS` together.
 
-    Lines that do not fit are only counted.
+    `source` is a path or a name, with any characters. Lines that do not fit are only counted.
     """
-    source = shortened(source, _MAX_SOURCE)
+    source = shortened(printable(source), _MAX_SOURCE)
     lines = [": ".join(filter(None, (source, dotted(its.path), its.text))) for its in mistakes[:MAX_MISTAKES]]
     return "\n".join(lines_within(lines, len(mistakes)))
 

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from planner.base.disk import is_file
-from planner.errors import RecipeError, printable
+from planner.errors import RecipeError
 from planner.files.loader import BoundedLoader, Unreadable, YamlMistake, document, read_text
 from planner.files.messages import MAX_SHOWN, Mistake, cut, listed, show
 from planner.recipes.scalars import scalar
@@ -61,7 +61,7 @@ class RepeatedKey:
 
 def recipe_error(source: str, *texts: str) -> RecipeError:
     """The error for a recipe, with a line for each text."""
-    return RecipeError(listed(printable(source), [Mistake(text=text) for text in texts]))
+    return RecipeError(listed(source, [Mistake(text=text) for text in texts]))
 
 
 def text_of(path: str | Path, kind: str = "recipe") -> str:

@@ -17,7 +17,7 @@ def not_a_job(path: str) -> JobError | None:
         text = _of_folder(Path(path)) if Path(path).is_dir() else _of_file(path)
     except (OSError, ValueError):  # what cannot be read has its own error
         return None
-    return job_error(printable(path), [Mistake(text=text)]) if text else None
+    return job_error(path, [Mistake(text=text)]) if text else None
 
 
 def _of_folder(folder: Path) -> str:
