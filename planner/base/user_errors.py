@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from planner.base.working_dir import as_submitted
+from planner.base.text import as_submitted
 from planner.errors import printable_lines, shortened
 
 MAX_TRACEBACK_CHARS = 20_000

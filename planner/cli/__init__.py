@@ -11,8 +11,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from planner.base.text import as_submitted
 from planner.base.version import VERSION
-from planner.base.working_dir import as_submitted
 from planner.cli.commands import LazyGroup, UnknownCommand
 from planner.errors import PlannerError, UserError, printable
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from planner.base.disk import absolute_url
-from planner.base.extras import how_to_install
+from planner.base.text import how_to_install
 from planner.cli.activity import doing, progress_bar
 from planner.cli.new_file import require_free, write_new_file
 from planner.errors import NewerFormat, PlanError, PlannerError, UserError

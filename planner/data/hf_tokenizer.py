@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from planner.base.disk import expanded, local_folder, place_text, read_bounded
-from planner.base.extras import how_to_install
+from planner.base.text import how_to_install
 from planner.data.chat_template import ChatTemplate
 from planner.data.examples import BadRow, Conversation, Example, PlainText, PromptCompletions
 from planner.data.model_files import CONFIG, not_found_text, require_readable

@@ -4,7 +4,7 @@ import importlib.util
 from pathlib import Path
 
 from planner.base.disk import expanded, is_folder
-from planner.base.extras import how_to_install
+from planner.base.text import how_to_install
 from planner.data import model_files
 from planner.data.stored_shapes import stored_shapes
 from planner.errors import UserError

@@ -11,7 +11,7 @@ import requests
 from ray.job_submission import JobSubmissionClient
 from urllib3.exceptions import HTTPError
 
-from planner.base.extras import how_to_install
+from planner.base.text import how_to_install
 from planner.errors import ClusterUnreachable, UserError
 from planner.submit.client_errors import first_line, readable_errors, root_cause, short_text, unreachable
 from planner.submit.private_names import limit_waits, server_version
