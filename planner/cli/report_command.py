@@ -13,7 +13,7 @@ from planner.cli.activity import doing, progress_bar
 from planner.cli.new_file import require_free, write_new_file
 from planner.errors import NewerFormat, PlanError, PlannerError, UserError
 from planner.provenance.audit import Audit
-from planner.report.page.drawing import Drawing
+from planner.report.page.html import Drawing
 from planner.report.page.page import page
 from planner.report.page.run_values import ReportedRun
 from planner.report.run_table import run_detail
