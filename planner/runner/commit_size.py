@@ -59,6 +59,6 @@ def _hf_shapes(folder: Path | None, model: HfModel, *, may_build: bool) -> Model
         return NotKnown(reason="the model's files do not tell. See planner run JOB --dry-run, which builds the model")
     if importlib.util.find_spec("transformers") is None:
         return NotKnown(reason=f"only transformers can tell for this model: {how_to_install('hf')}")
-    from planner.train.state_shapes import hf_shapes  # torch and transformers
+    from planner.train.shard import hf_shapes  # torch and transformers
 
     return hf_shapes(model)
