@@ -196,20 +196,19 @@ class _Loader(BoundedLoader):
         """A mapping as it is written, before merge keys (`<<`) add the keys of other mappings to it."""
         node = super().compose_mapping_node(anchor)
         for name, pairs in _by_name(node).items():
-            if len(pairs) > 1 and self._repeats is not None:
-                lines, last = tuple(key.start_mark.line + 1 for key, _ in pairs), pairs[-1][1]
-                value = last.value if isinstance(last, yaml.ScalarNode) else ""
-                self._repeats.append(RepeatedKey(name=name, lines=lines, value=value))
+            if len(pairs) > 1:
+                self._note(name, pairs)
         return node
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """The mapping of a node. A key that occurs twice is an error if nobody notes it."""
-        for name, pairs in _by_name(node).items():
-            if len(pairs) > 1 and self._repeats is None:
-                first, second = pairs[0][0].start_mark, pairs[1][0].start_mark
-                problem = f"{cut(name)} twice, on lines {first.line + 1} and {second.line + 1}"
-                raise yaml.constructor.ConstructorError(problem=problem, problem_mark=second)
-        return super().construct_mapping(node, deep)
+    def _note(self, name: str, pairs: list[tuple[yaml.ScalarNode, yaml.Node]]) -> None:
+        """Note a key that occurs twice. It is an error if nobody asks for it."""
+        lines = tuple(key.start_mark.line + 1 for key, _ in pairs)
+        if self._repeats is None:
+            problem = f"{cut(name)} twice, on lines {lines[0]} and {lines[1]}"
+            raise yaml.constructor.ConstructorError(problem=problem, problem_mark=pairs[1][0].start_mark)
+        last = pairs[-1][1]
+        value = last.value if isinstance(last, yaml.ScalarNode) else ""
+        self._repeats.append(RepeatedKey(name=name, lines=lines, value=value))
 
 
 def _by_name(node: yaml.MappingNode) -> dict[str, list[tuple[yaml.ScalarNode, yaml.Node]]]:
