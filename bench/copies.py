@@ -45,7 +45,7 @@ from planner.errors import TrainingFailed
 from planner.job import GptModel, Job
 from planner.job.state_shapes import gpt_shapes
 from planner.keeper.process import KeeperProcess, started
-from planner.plan.copy_interval import SHARE
+from planner.plan.interval import COPY_SHARE
 from planner.rehearsal.local_workers import LocalWorkers
 
 _INTERVALS = ("1", "2", "5", "10", "20", "auto")
@@ -270,9 +270,14 @@ def main() -> int:
     if not options.toy:
         write("copies", rows)
     show(rows)
-    too_dear = [row for row in rows if row["interval"] == "auto" and row["copies_share"] > SHARE and not options.toy]
+    too_dear = [
+        row for row in rows if row["interval"] == "auto" and row["copies_share"] > COPY_SHARE and not options.toy
+    ]
     for row in too_dear:
-        print(f"missed: auto takes {row['copies_share']:.1%} by seconds of copying, bound {SHARE:.0%}", file=sys.stderr)
+        print(
+            f"missed: auto takes {row['copies_share']:.1%} by seconds of copying, bound {COPY_SHARE:.0%}",
+            file=sys.stderr,
+        )
     return int(bool(too_dear))
 
 

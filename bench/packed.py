@@ -27,8 +27,7 @@ from _results import write
 from torch import Tensor
 from torch.nn import functional
 
-from planner.train.models.document_attention import attend
-from planner.train.models.packed import mask_of
+from planner.train.models.document_attention import attend, mask_of
 
 _HEADS, _WIDTH = 8, 64
 Way = Callable[[Tensor, Tensor, Tensor], Tensor]

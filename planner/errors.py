@@ -36,8 +36,13 @@ MAX_CHARS = 500
 
 
 def printable(text: str) -> str:
-    """Return the text with control characters and lone surrogates escaped. Line breaks stay."""
-    return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
+    """Return the text on one line: control characters, line breaks and lone surrogates as Python escapes."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def printable_lines(text: str) -> str:
+    """Return the text with each of its lines `printable`."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def shortened(text: str, most: int = MAX_CHARS) -> str:
@@ -86,7 +91,7 @@ class PlannerError(Exception):
 
     def __init__(self, text: str = "") -> None:
         # Shortened twice: before escaping to save work, and after it because escapes are longer.
-        super().__init__(shortened(printable(shortened(text, self.max_chars)), self.max_chars))
+        super().__init__(shortened(printable_lines(shortened(text, self.max_chars)), self.max_chars))
 
 
 class UserError(PlannerError):

@@ -13,8 +13,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from planner.base.working_dir import as_submitted
-from planner.errors import printable, shortened
+from planner.base.text import as_submitted
+from planner.errors import printable_lines, shortened
 
 MAX_TRACEBACK_CHARS = 20_000
 """of a whole traceback. A longer one loses its middle"""
@@ -134,14 +134,14 @@ def code_error(error: BaseException) -> CodeError:
         kind=_line(type(error).__name__, _MAX_KIND),
         message=_line(_message(error), _MAX_MESSAGE),
         place=_line(_place(error), _MAX_PLACE),
-        traceback=printable(shortened(as_submitted(whole), MAX_TRACEBACK_CHARS)),
+        traceback=printable_lines(shortened(as_submitted(whole), MAX_TRACEBACK_CHARS)),
     )
 
 
 def _line(text: str, most: int) -> str:
-    """The first line that is not empty, printable, and no longer than `most` characters."""
+    """The first line that is not empty, printable_lines, and no longer than `most` characters."""
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return shortened(printable(shortened(as_submitted(first), most)), most)
+    return shortened(printable_lines(shortened(as_submitted(first), most)), most)
 
 
 def _message(error: BaseException) -> str:

@@ -6,18 +6,22 @@ JSON document or empty.
 """
 
 import contextlib
+import os
 import sys
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
+from planner.base.disk import cache_folder
+from planner.base.text import as_submitted
 from planner.base.version import VERSION
-from planner.base.working_dir import as_submitted
 from planner.cli.commands import LazyGroup, UnknownCommand
-from planner.errors import PlannerError, UserError
+from planner.errors import PlannerError, UserError, printable
 
 # The base of all that is wrong with a command line. typer has no public name for it.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+_TRACEBACK = "traceback.txt"
 
 
 def _print_version(wanted: bool) -> None:
@@ -76,18 +80,29 @@ def _traceback_line(error: PlannerError) -> str:
     """A line that names the file with the traceback of the user's own code. Empty if there is none."""
     if not error.code_traceback:
         return ""
-    from planner.cli.code_traceback import keep_traceback  # loaded only for an error
-
-    kept = keep_traceback(error.code_traceback)
+    kept = _keep_traceback(error.code_traceback)
     return f"\nFor the whole traceback: {kept}" if kept else ""
+
+
+def _keep_traceback(text: str) -> Path | None:
+    """Write the traceback in place of the last one, readable to this user only. None if that is not possible."""
+    file = cache_folder() / _TRACEBACK
+    fresh = file.with_name(f"{_TRACEBACK}.{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with open(fresh, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as stream:
+            stream.write(text)
+        fresh.replace(file)
+    except OSError:
+        return None
+    return file
 
 
 def _fail(text: str, exit_code: int) -> NoReturn:
     for line in as_submitted(text).split("\n"):
         # A path or a value may contain control characters for the terminal.
-        shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
         if sys.stderr is not None:  # it is closed
             with contextlib.suppress(OSError):  # a full disk behind it changes no exit code
-                sys.stderr.write(f"planner: {shown}\n")
+                sys.stderr.write(f"planner: {printable(line)}\n")
                 sys.stderr.flush()
     sys.exit(exit_code)

@@ -55,6 +55,23 @@ PANELS = {
 _FOREIGN_OPTIONS = {"ignore_unknown_options": True, "allow_interspersed_args": True}
 _SETTINGS: dict[str, dict[str, Any]] = {"convert": _FOREIGN_OPTIONS, "check": _FOREIGN_OPTIONS}
 
+# What a command keeps when Ctrl-C or SIGTERM ends it.
+_UNCHANGED = "It changed nothing"
+_KEPT = {
+    "demo": "What is committed stays",
+    "run": "What is committed stays, and the same command goes on from there",
+    "submit": "If it said that the job was sent, the job goes on",
+    "watch": "",
+    "verify": "Nothing was compared, and its temporary runs are removed",
+    "prepare": "No partial file remains",
+    "export": "The folder appears only when it is complete",
+    "probe": "Files of the probe are removed, unless the line above names them",
+    "track": "What was sent stays. The same command goes on from there",
+    "report": "The page is written last",
+    "init": "The file is written last",
+    "convert": "The file is written last",
+}
+
 
 def _without_bool(parameters: list[Any]) -> list[Any]:
     """The parameters of a command. A flag takes no value, so its help shows no `<bool>` behind it."""
@@ -94,9 +111,7 @@ class LazyGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            from planner.cli.interrupted import interrupted_text  # loaded only for an interrupt
-
-            if text := interrupted_text(ctx.invoked_subcommand or "planner"):
+            if text := _interrupted_text(ctx.invoked_subcommand or "planner"):
                 typer.echo(f"planner: {text}", err=True)
             raise
 
@@ -122,3 +137,9 @@ def load(name: str) -> TyperCommand:
     command = typer.main.get_command(maker)
     assert isinstance(command, TyperCommand)
     return command
+
+
+def _interrupted_text(command: str) -> str:
+    """One line about a command that was interrupted before it could say more itself. May be empty."""
+    kept = _KEPT.get(command, _UNCHANGED)
+    return f"{command} was interrupted. {kept}" if kept else ""

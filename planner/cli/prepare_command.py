@@ -14,7 +14,7 @@ from planner.cli.activity import progress_bar
 from planner.cli.options import JsonOption
 from planner.data.jsonl import NAME_THE_FIELD
 from planner.data.prepare_tokens import prepare as prepare_file
-from planner.errors import DataError, UserError, printable
+from planner.errors import DataError, UserError, printable_lines
 from planner.job import JsonlData, TextData
 from planner.runner.signals import ended_like_ctrl_c
 
@@ -57,7 +57,7 @@ def prepare(
         typer.echo(json.dumps(found, indent=1))
         return
     rows = f"{counted(header.num_rows, 'row')}, " if header.kind == "rows" else ""
-    shown = printable(output)  # a name on Linux is bytes, not always UTF-8
+    shown = printable_lines(output)  # a name on Linux is bytes, not always UTF-8
     typer.echo(f"{shown}: {rows}{header.num_tokens} tokens (bytes), in {time.monotonic() - began_s:.1f} s")
     typer.echo(f"in a job:  data: {{kind: tokens, path: {shown}}}")
 

@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 from planner.base.disk import absolute_url
-from planner.base.extras import how_to_install
+from planner.base.text import how_to_install
 from planner.cli.activity import doing, progress_bar
 from planner.cli.new_file import require_free, write_new_file
 from planner.errors import NewerFormat, PlanError, PlannerError, UserError
 from planner.provenance.audit import Audit
-from planner.report.page.drawing import Drawing
+from planner.report.page.html import Drawing
 from planner.report.page.page import page
 from planner.report.page.run_values import ReportedRun
 from planner.report.run_table import run_detail

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from planner.base.working_dir import as_submitted
+from planner.base.text import as_submitted
 from planner.cli.options import (
     RESUME_VARIABLE,
     AcceptOption,

@@ -8,9 +8,8 @@ import typer
 from planner.base.disk import absolute_url
 from planner.cli.activity import doing
 from planner.cli.options import JsonOption, terminal_width
-from planner.errors import StoreError, UserError
+from planner.errors import StoreError, UserError, printable
 from planner.report.run_table import detail_json, detail_text, run_detail
-from planner.report.text_columns import printable
 from planner.store.code_failure import read_failure
 from planner.store.run_folder import no_run_error
 from planner.store.storage import Storage

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from planner.base.disk import expanded, local_folder, place_text, read_bounded
-from planner.base.extras import how_to_install
+from planner.base.text import how_to_install
 from planner.data.chat_template import ChatTemplate
 from planner.data.examples import BadRow, Conversation, Example, PlainText, PromptCompletions
 from planner.data.model_files import CONFIG, not_found_text, require_readable
@@ -21,7 +21,7 @@ from planner.data.rust_errors import require_caught, tokenizing, without_backtra
 from planner.data.samples import Ids
 from planner.data.tokenizer import MarkedText, Marks, PromptText
 from planner.data.tokenizer_files import require_vocabulary, why_not_loaded
-from planner.errors import DataError, UserError, printable
+from planner.errors import DataError, UserError, printable_lines
 from planner.job import HfModel
 
 _HUB_TIMEOUT_S = 20.0
@@ -34,7 +34,7 @@ class _PrintableLogFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Escape the message and keep the record."""
-        record.msg, record.args = printable(record.getMessage()), ()
+        record.msg, record.args = printable_lines(record.getMessage()), ()
         return True
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from planner.base.disk import expanded, open_regular, place_text, read_bounded
-from planner.base.extras import how_to_install
 from planner.base.permissions import is_within
+from planner.base.text import how_to_install
 from planner.data.json_types import shown
 from planner.errors import UserError, shortened
 from planner.job import HfModel, Job

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from planner.base.extras import how_to_install
+from planner.base.text import how_to_install
 from planner.data.arrow_types import plain_values, require_plain
 from planner.data.row import RawRow, unreadable
 from planner.errors import DataError

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from planner.base.disk import place_text
+from planner.base.text import as_submitted
 from planner.base.user_errors import code_error
-from planner.base.working_dir import as_submitted
 from planner.data.base import RowContribution
 from planner.errors import DataError
 

@@ -6,17 +6,14 @@ Keys that planner does not need are not checked. YAML is read as Ray reads it, w
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from planner.cluster.nodes import Cluster, NodeGroup
-from planner.errors import ClusterError
-from planner.files.bounded_yaml import BoundedLoader
+from planner.errors import ClusterError, printable
 from planner.files.cluster_section import CheckedMapping, shown
 from planner.files.ec2_types import known_resources
-from planner.files.known_files import KINDS, NO_YAML, is_job, is_ray_up, known_file
+from planner.files.known_files import KINDS, is_job, is_ray_up, known_file
 from planner.files.kuberay import read_kuberay
-from planner.files.messages import Mistake, cut, escape, listed, quote
-from planner.files.text_file import Unreadable, read_text
+from planner.files.loader import Unreadable, YamlMistake, documents, read_text
+from planner.files.messages import Mistake, cut, listed, quote
 
 # Ray's default (autoscaler/<provider>/defaults.yaml).
 _MAX_WORKERS = 2
@@ -36,10 +33,10 @@ def read_cluster(path: str | Path) -> Cluster:
     Raises:
         ClusterError: the file cannot be read, is neither kind, or is wrong. The message has one line per mistake.
     """
-    source = escape(str(path))
+    source = str(path)
     mistakes: list[Mistake] = []
     try:
-        root = CheckedMapping(values=_document(read_text(path, "cluster file"), str(path)), mistakes=mistakes)
+        root = CheckedMapping(values=_document(read_text(path, "cluster file"), source), mistakes=mistakes)
     except Unreadable as error:
         raise ClusterError(listed(source, [Mistake(text=str(error))])) from None
     cluster = read_kuberay(root) if root.values.get("kind") in KINDS else _read_ray_up(root)
@@ -52,17 +49,16 @@ def read_cluster(path: str | Path) -> Cluster:
 def _document(text: str, path: str) -> dict[Any, Any]:
     """The one document that describes a cluster."""
     try:
-        documents = list(yaml.load_all(text, Loader=BoundedLoader))
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise Unreadable(f"{where}found a YAML mistake ({cut(error.problem or '', 200)}). Correct it") from None
-    except NO_YAML as error:
-        reason = escape(next(iter(str(error).splitlines()), type(error).__name__)[:100])
+        all_documents = documents(text)
+    except YamlMistake as error:
+        if error.line:
+            where = f"line {error.line}, column {error.column}: "
+            raise Unreadable(f"{where}found a YAML mistake ({cut(error.problem, 200)}). Correct it") from None
         raise Unreadable(
-            f"found what YAML cannot read ({reason}). Correct it, or write the path of a cluster file"
+            f"found what YAML cannot read ({printable(error.problem[:100])}). Correct it, or write the path of a "
+            "cluster file"
         ) from None
-    found = [document for document in documents if isinstance(document, dict)]
+    found = [document for document in all_documents if isinstance(document, dict)]
     clusters = [document for document in found if is_ray_up(document) or document.get("kind") in KINDS]
     if len(clusters) == 1:
         return clusters[0]
@@ -70,7 +66,7 @@ def _document(text: str, path: str) -> dict[Any, Any]:
         raise Unreadable(f"found {len(clusters)} clusters. Write one per file")
     if known := known_file(path, text):
         raise Unreadable(f"found {known.what}, not a cluster. {_WRITE_CLUSTER}")
-    what = "a job of planner" if any(map(is_job, found)) else shown((found or documents or [None])[0])
+    what = "a job of planner" if any(map(is_job, found)) else shown((found or all_documents or [None])[0])
     raise Unreadable(f"found {what}. {_WRITE_CLUSTER}")
 
 
@@ -95,7 +91,7 @@ def _read_ray_up(root: CheckedMapping) -> Cluster | None:
         if least > most:
             node_type.refuse("min_workers", f"Write at most the type's max_workers, {most}")
         resources = _resources(node_type, cloud) if is_head or most else {}
-        shown_name = escape(type_name)
+        shown_name = printable(type_name)
         groups.append(NodeGroup(name=shown_name, min_nodes=min(least, most), max_nodes=most, resources=resources))
         if is_head:
             head = NodeGroup(name=shown_name, min_nodes=1, max_nodes=1, resources=resources)
@@ -104,7 +100,7 @@ def _read_ray_up(root: CheckedMapping) -> Cluster | None:
         root.refuse("max_workers", f"Write at least {least}, the sum of all min_workers")
     if root.mistakes or head is None:
         return None
-    return Cluster(name=escape(name), head=head, groups=tuple(groups), max_nodes=max_nodes)
+    return Cluster(name=printable(name), head=head, groups=tuple(groups), max_nodes=max_nodes)
 
 
 def _resources(node_type: CheckedMapping, cloud: str) -> dict[str, float]:

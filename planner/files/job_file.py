@@ -10,8 +10,9 @@ import yaml
 from pydantic import ValidationError
 
 from planner.base.format_versions import STORED, refusal
-from planner.files.messages import InvalidValue, KeyPath, Mistake, dotted, escape, job_error, quote, show
-from planner.files.text_file import Unreadable, read_text
+from planner.errors import printable
+from planner.files.loader import Unreadable, read_text
+from planner.files.messages import InvalidValue, KeyPath, Mistake, dotted, job_error, quote, show
 from planner.files.validation_errors import translate
 from planner.files.yaml_reader import MAX_DEPTH, Reader, resolve
 from planner.job import Job
@@ -34,7 +35,7 @@ def read_job(path: str | Path, overrides: Sequence[str] = ()) -> Job:
     Raises:
         JobError: the file cannot be read, or is wrong. The message has one line per mistake.
     """
-    source = escape(str(path))
+    source = str(path)
     try:
         text = read_text(path, "job file")
     except Unreadable as error:
@@ -53,7 +54,6 @@ def parse_job(text: str, *, source: str = "job", overrides: Sequence[str] = ()) 
     Raises:
         JobError: the text or an override is wrong. The message has one line per mistake.
     """
-    source = escape(source)
     reader = Reader(source=source, text=_readable(text, source))
     mapping = reader.document()
     _take_format(mapping, reader)
@@ -88,7 +88,7 @@ def _readable(text: str, source: str, base: KeyPath = ()) -> str:
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     if bad := _FORBIDDEN.search(text):
         line, column = text.count("\n", 0, bad.start()) + 1, bad.start() - text.rfind("\n", 0, bad.start())
-        found = f"line {line}, column {column}: found the control character {escape(bad[0])}"
+        found = f"line {line}, column {column}: found the control character {printable(bad[0])}"
         fix = 'Remove it, or write it as an escape in "quotes"'
         raise job_error(source, [Mistake(path=base, text=f"{found}. {fix}")])
     return text

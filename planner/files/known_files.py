@@ -10,19 +10,16 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
-import yaml
-
 from planner.data.foreign_files import binary_name
-from planner.files.bounded_yaml import BoundedLoader
-from planner.files.messages import cut, escape
+from planner.errors import printable
+from planner.files.loader import YamlMistake, documents
+from planner.files.messages import cut
 
 KINDS = ("RayCluster", "RayJob")
 """kinds of KubeRay's objects that `--cluster` reads"""
 SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".slurm", ".sbatch")
 _TAKES_CLUSTER = "Write a job, and give this file beside it: planner plan JOB --cluster FILE"
 _MODEL = "A job names its folder as model.path"
-# What PyYAML's constructors raise for a wrong tag, an invalid date, or 1,000 brackets.
-NO_YAML = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 _KIND = re.compile(r"^kind:[ \t]*[\"']?([A-Za-z]+)", re.MULTILINE)
 _API = re.compile(r"^apiVersion:[ \t]*\S", re.MULTILINE)
 _RAY_UP = re.compile(r"^(?:available_node_types|head_node_type|head_start_ray_commands)[ \t]*:", re.MULTILINE)
@@ -72,8 +69,7 @@ def known_file(path: str, text: str) -> KnownFile | None:
         path: its path. Only its name is looked at.
         text: its content.
     """
-    documents = _documents(text)
-    mappings = [each for each in documents or [] if isinstance(each, dict)]
+    mappings = [each for each in _documents(text) if isinstance(each, dict)]
     if any(map(is_job, mappings)):
         return None
     found = _cluster_of(text, mappings)
@@ -81,15 +77,15 @@ def known_file(path: str, text: str) -> KnownFile | None:
         found = next((mark.known for mark in _MARKS if mark.has(mappings[0])), None)
     elif found is None:
         found = _of_text(PurePath(path), text)
-    return found and replace(found, fix=found.fix.replace("FILE", escape(shlex.quote(path))))
+    return found and replace(found, fix=found.fix.replace("FILE", printable(shlex.quote(path))))
 
 
-def _documents(text: str) -> list[Any] | None:
-    """The YAML documents of a text. None if it is no YAML, such as a template of Helm."""
+def _documents(text: str) -> list[Any]:
+    """The YAML documents of a text, none if it is no YAML, such as a template of Helm."""
     try:
-        return list(yaml.load_all(text, Loader=BoundedLoader))
-    except NO_YAML:
-        return None
+        return documents(text)
+    except YamlMistake:
+        return []
 
 
 def is_ray_up(values: Mapping[Any, Any]) -> bool:

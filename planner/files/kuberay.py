@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from planner.cluster.nodes import Cluster, NodeGroup
+from planner.errors import printable
 from planner.files.cluster_section import CheckedMapping
-from planner.files.messages import escape
 from planner.files.quantities import amount, check_amount, check_limits
 
 # Numbers of pods are int32 in KubeRay's definition. A group without maxReplicas has the largest one.
@@ -39,12 +39,12 @@ def read_kuberay(root: CheckedMapping) -> Cluster | None:
     for worker in map(_without_nulls, workers):
         name = worker.text("groupName", "Write the group's name")
         _refuse_suspended(worker, "KubeRay keeps no pods of a suspended group")
-        groups.append(_node_group(worker, escape(name), _sizes(worker, autoscaling=bool(autoscaling))))
+        groups.append(_node_group(worker, printable(name), _sizes(worker, autoscaling=bool(autoscaling))))
     if root.mistakes:
         return None
     metadata = root.optional("metadata").values
     return Cluster(
-        name=escape(str(metadata.get("name", root.values["kind"]))),
+        name=printable(str(metadata.get("name", root.values["kind"]))),
         head=head,
         groups=tuple(groups),
         max_nodes=sum(group.max_nodes for group in groups),

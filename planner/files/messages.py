@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planner.errors import JobError, lines_within, shortened
+from planner.errors import JobError, lines_within, printable, shortened
 
 MAX_MISTAKES = 20
 MAX_SHOWN = 60
@@ -44,9 +44,9 @@ def job_error(source: str, mistakes: Sequence[Mistake]) -> JobError:
 def listed(source: str, mistakes: Sequence[Mistake]) -> str:
     """One line per mistake, each beginning with `source` and the key's path, at most `MAX_CHARS` together.
 
-    Lines that do not fit are only counted.
+    `source` is a path or a name, with any characters. Lines that do not fit are only counted.
     """
-    source = shortened(source, _MAX_SOURCE)
+    source = shortened(printable(source), _MAX_SOURCE)
     lines = [": ".join(filter(None, (source, dotted(its.path), its.text))) for its in mistakes[:MAX_MISTAKES]]
     return "\n".join(lines_within(lines, len(mistakes)))
 
@@ -96,10 +96,5 @@ def quote(text: str) -> str:
 
 def cut(text: str, at: int = MAX_SHOWN) -> str:
     """The text on one line. Dots replace what is beyond `at` characters."""
-    shown = escape(text[: at + 1])
+    shown = printable(text[: at + 1])
     return shown if len(shown) <= at else shown[:at] + "..."
-
-
-def escape(text: str) -> str:
-    """The text with unprintable characters, such as line breaks, as Python escapes."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

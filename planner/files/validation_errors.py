@@ -7,7 +7,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from planner.files.messages import MAX_MISTAKES, KeyPath, Mistake, cut, dotted, escape, show
+from planner.errors import printable
+from planner.files.messages import MAX_MISTAKES, KeyPath, Mistake, cut, dotted, show
 from planner.job import Job
 
 _Schema = Mapping[str, Any]
@@ -60,7 +61,7 @@ def _mistake(root: _Schema, item: Mapping[str, Any]) -> Mistake:
     if kind == "extra_forbidden":
         return Mistake(path=path, text=f"found an unknown key. {_nearest(root, item['loc'])}")
     if kind in {"value_error", "assertion_error"}:
-        return Mistake(path=path, text=escape(str(item["ctx"]["error"])))
+        return Mistake(path=path, text=printable(str(item["ctx"]["error"])))
     if kind in {"union_tag_invalid", "union_tag_not_found"}:
         tag = node["discriminator"]["propertyName"]
         if not isinstance(value, Mapping):

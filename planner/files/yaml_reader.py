@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
 from yaml.events import (
     AliasEvent,
     CollectionStartEvent,
@@ -20,7 +19,7 @@ from yaml.events import (
 )
 
 from planner.errors import JobError
-from planner.files.bounded_yaml import MAX_VALUES
+from planner.files.loader import MAX_VALUES, YamlMistake, events
 from planner.files.messages import InvalidValue, KeyPath, Mistake, cut, job_error, show
 
 MAX_DEPTH = 20
@@ -77,14 +76,12 @@ class Reader:
 
     def _parse(self) -> Iterator[Event]:
         try:
-            for number, event in enumerate(yaml.parse(self.text, Loader=yaml.SafeLoader)):
+            for number, event in enumerate(events(self.text)):
                 if number > MAX_VALUES:
                     raise self._stop(f"found more than {MAX_VALUES} values. Write the path of a job, which has fewer")
                 yield event
-        except yaml.MarkedYAMLError as error:
+        except YamlMistake as error:
             raise self._stop(_syntax(error, self.text)) from None
-        except (yaml.YAMLError, ValueError, OverflowError):  # PyYAML applies int() and chr() to the text
-            raise self._stop("found what is not YAML. Write keys and values, with text in quotes") from None
 
     def _value(self, event: Event, path: KeyPath) -> Any:
         trouble = _trouble(event)
@@ -192,16 +189,15 @@ def _line(event: Event) -> str:
     return f"line {event.start_mark.line + 1}" if event.start_mark else "a line"
 
 
-def _syntax(error: yaml.MarkedYAMLError, text: str) -> str:
-    mark = error.problem_mark or error.context_mark
-    if mark is None:
+def _syntax(error: YamlMistake, text: str) -> str:
+    if not error.line:
         return "found what is not YAML. Write keys and values, with text in quotes"
-    line, column = mark.line, mark.column
+    line, column = error.line - 1, error.column - 1
     lines = text.split("\n")
     here = lines[line] if line < len(lines) else ""
     indent = here[: len(here) - len(here.lstrip())]
     if "\t" in indent or here[column : column + 1] == "\t":
         column = here.index("\t")
         return f"line {line + 1}, column {column + 1}: found a tab. Write spaces"
-    problem = cut(error.problem or error.context or "what is not YAML").replace("\\t", "a tab")
+    problem = cut(error.problem).replace("\\t", "a tab")
     return f"line {line + 1}, column {column + 1}: found a YAML mistake ({problem}). Correct it, or quote the text"

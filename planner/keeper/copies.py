@@ -1,8 +1,15 @@
-"""What a keeper holds: copies of one worker's shards at one step, described for workers of any count."""
+"""What a keeper holds: copies of one worker's shards at one step, described for workers of any count, with digests."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
+
+import xxhash
+
+from planner.keeper.protocol import chunks
+
+Tick = Callable[[], None]
+"""called between chunks of work"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,3 +75,21 @@ class Copy:
         """
         pieces = tuple(Piece(**{**piece, "shape": tuple(piece["shape"])}) for piece in value["pieces"])
         return cls(**{**value, "key": CopyKey(**value["key"]), "pieces": pieces})
+
+
+def with_digests(copy: Copy, memory: memoryview, tick: Tick) -> Copy:
+    """The same copy, with the digests of what is in memory now: XXH3-128. They find damage, not forgery."""
+    return replace(copy, pieces=tuple(replace(piece, digest=_digest(piece, memory, tick)) for piece in copy.pieces))
+
+
+def damaged(copy: Copy, memory: memoryview, tick: Tick) -> list[str]:
+    """The names of the pieces whose bytes differ from their digest."""
+    return [piece.name for piece in copy.pieces if _digest(piece, memory, tick) != piece.digest]
+
+
+def _digest(piece: Piece, memory: memoryview, tick: Tick) -> str:
+    digest = xxhash.xxh3_128()
+    for chunk in chunks(memory[piece.offset : piece.offset + piece.num_bytes]):
+        digest.update(chunk)
+        tick()
+    return digest.hexdigest()

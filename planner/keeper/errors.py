@@ -8,14 +8,14 @@ KeeperError                a keeper refused, or cannot do what was asked
 +-- NotCovered             the copies do not have all that was asked for
 """
 
-from planner.errors import MAX_CHARS, printable, shortened
+from planner.errors import MAX_CHARS, printable_lines, shortened
 
 
 class KeeperError(Exception):
     """A keeper refused, or cannot do what was asked. At most 500 characters."""
 
     def __init__(self, text: str = "") -> None:
-        super().__init__(shortened(printable(shortened(text, MAX_CHARS)), MAX_CHARS))
+        super().__init__(shortened(printable_lines(shortened(text, MAX_CHARS)), MAX_CHARS))
 
 
 class KeeperGone(KeeperError):

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.base.text import counted
-from planner.keeper.copies import Copy
+from planner.keeper.copies import Copy, damaged, with_digests
 from planner.keeper.descriptions import address_of, copy_of, is_count, key_of
-from planner.keeper.digests import damaged, with_digests
 from planner.keeper.errors import KeeperDamaged, KeeperError, KeeperGone
 from planner.keeper.links import Links
 from planner.keeper.memory import Memory, Opened, Table, shown

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from planner.report.text_columns import printable
+from planner.errors import printable
 
 # Name of a colour -> the placeholder that matplotlib draws with. `to_svg` replaces it by a CSS variable or a colour.
 # All differ from each other and from matplotlib's own colours.

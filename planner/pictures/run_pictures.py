@@ -8,7 +8,7 @@ from planner.pictures.bars import Part, draw_bars
 from planner.pictures.canvas import NARROW, WIDE, Size, css_variable, for_page, style, to_svg
 from planner.pictures.lines import Panel, Series, draw_lines
 from planner.pictures.timeline import MOST_PHASES, draw_timeline, time_unit
-from planner.report.page.drawing import Drawing
+from planner.report.page.html import Drawing
 from planner.report.page.parts import memory_curve, step_parts, time_parts
 from planner.story.curves import Curve
 from planner.story.values import RunStory

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import get_args
 
 from planner.errors import PlanError
-from planner.plan.layout import LAYOUT_VERSION, LAYOUTS, Mode
+from planner.plan.layout import LAYOUTS
 from planner.plan.limits import MAX_GLOBAL_BATCH, MAX_MICRO, MAX_WORKERS
-from planner.plan.plan import Plan
+from planner.plan.plan import LAYOUT_VERSION, Mode, Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +43,10 @@ def make_plan(batch: BatchSizes, world_size: int, layout_version: int = LAYOUT_V
             "Use the version that made it"
         )
     _check("the world size", world_size, MAX_WORKERS)
-    return Plan(
+    return LAYOUTS[layout_version][batch.equality](
         global_batch=batch.global_batch,
         world_size=world_size,
         max_micro=batch.max_micro,
-        mode=batch.equality,
         layout_version=layout_version,
     )
 

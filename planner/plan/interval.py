@@ -1,4 +1,4 @@
-"""How often to commit, from the measured rate of losses and the cost of a save."""
+"""How often to commit, from the measured rate of losses and the cost of a save, and how often to copy the state."""
 
 import math
 from dataclasses import dataclass
@@ -12,6 +12,9 @@ _PRIOR_LOSSES = 1
 _PRIOR_S = 3600.0
 # Where this limit applies, losses are less than five saves apart, and no interval makes good progress.
 _MOST_SAVING = 0.25
+
+COPY_SHARE = 0.02
+"""of training time that copies into the keepers' memory may take"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +68,23 @@ def checkpoint_interval(
         "beforehand)"
     )
     return Interval(steps=steps, reason=reason)
+
+
+def copy_interval(copy_s: float, step_s: float, share: float = COPY_SHARE) -> int:
+    """The fewest steps between two copies into the keepers' memory for which they take at most `share` of the time.
+
+    Args:
+        copy_s: seconds for which a copy stops training, 0 or more.
+        step_s: seconds per step, above 0.
+        share: between 0 and 1.
+
+    Raises:
+        ValueError: a number is out of its range.
+    """
+    if not (0 <= copy_s < math.inf and 0 < step_s < math.inf and 0 < share < 1):
+        raise ValueError(f"no interval for {copy_s=}, {step_s=}, {share=}")
+    # Of n steps and a copy, the copy takes at most the share.
+    return max(1, math.ceil(copy_s * (1 / share - 1) / step_s))
 
 
 def _daly_s(save_s: float, between_losses_s: float) -> float:

@@ -1,69 +1,14 @@
-"""How one global batch is split over workers and rounds: two layouts, computed on demand.
+"""The arithmetic of plans: how each mode splits a global batch. Symbols are those of `planner.plan.plan`."""
 
-Symbols: G samples per optimizer step, W workers, A rounds (forward/backward passes per step, equal on every
-worker because FSDP's collectives need it), m the cap on a micro-batch.
-
-FSDP synchronises every round. So a step's cost is the sum over rounds of the round's largest micro-batch.
-"""
-
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, Protocol
 
-Mode = Literal["balanced", "bitwise"]
-
-
-def canonical_mode(value: object) -> object:
-    """`balanced` for `batches`, its name in early job files and runs. Any other value is returned as it is."""
-    return "balanced" if value == "batches" else value
+from planner.plan.plan import Mode, Plan, ceil_div
 
 
-class Layout(Protocol):
-    """What a plan asks of a layout."""
-
-    @property
-    def workers_used(self) -> int:
-        """Workers that have samples. The others run zero-weight ghosts."""
-        ...
-
-    @property
-    def accumulation_steps(self) -> int:
-        """A: forward/backward rounds per optimizer step."""
-        ...
-
-    @property
-    def shares(self) -> tuple[tuple[int, int], ...]:
-        """Workers grouped by share, larger first: `(number of workers, samples each)`, by rising rank."""
-        ...
-
-    @property
-    def step_cost(self) -> int:
-        """Sum over rounds of the round's largest micro-batch, in samples."""
-        ...
-
-    @property
-    def max_micro_batch(self) -> int:
-        """The largest micro-batch, in samples."""
-        ...
-
-    @property
-    def fewest_workers_as_fast(self) -> int:
-        """The smallest world size with the same step cost."""
-        ...
-
-    @property
-    def num_micro_batches(self) -> int:
-        """An upper bound on the micro-batches that are not ghosts, over all workers."""
-        ...
-
-    def micro_batch(self, rank: int, accumulation_step: int) -> range:
-        """The half-open range of the global batch that `rank` computes in one round. Empty for a ghost."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Balanced:
+@dataclass(frozen=True, kw_only=True)
+class Balanced(Plan):
     """Every worker computes `floor(G/W)` samples or one more. No split of whole samples has a lower cost.
 
     used workers    U = min(W, G)                    the other W - U run ghosts
@@ -75,9 +20,7 @@ class Balanced:
     (An even spread over all W * A slots costs more: 4 with G=32, W=15, m=2.)
     """
 
-    global_batch: int
-    world_size: int
-    max_micro: int
+    mode = "balanced"
 
     @property
     def workers_used(self) -> int:
@@ -117,7 +60,7 @@ class Balanced:
         """`U * A`, an upper bound: a share may be smaller than the number of rounds."""
         return self.workers_used * self.accumulation_steps
 
-    def micro_batch(self, rank: int, accumulation_step: int) -> range:
+    def _samples(self, rank: int, accumulation_step: int) -> range:
         """A slice of the rank's contiguous share."""
         if rank >= self.workers_used:
             return range(self.global_batch, self.global_batch)
@@ -127,8 +70,8 @@ class Balanced:
         return range(start, start + slot + (accumulation_step < longer))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bitwise:
+@dataclass(frozen=True, kw_only=True)
+class Bitwise(Plan):
     """The global batch is cut into C micro-batches that do not depend on W. Workers take them in turn.
 
     micro-batches   C = ceil(G / m)                  the fewest that fit
@@ -139,9 +82,7 @@ class Bitwise:
     A forward pass has the same samples at every W, so its gradient has the same bits at every W.
     """
 
-    global_batch: int
-    world_size: int
-    max_micro: int
+    mode = "bitwise"
 
     @property
     def num_micro_batches(self) -> int:
@@ -189,7 +130,7 @@ class Bitwise:
         fewest = ceil_div(self.num_micro_batches, self.accumulation_steps)
         return max(fewest, ceil_div(larger, ceil_div(larger, self.world_size))) if larger else fewest
 
-    def micro_batch(self, rank: int, accumulation_step: int) -> range:
+    def _samples(self, rank: int, accumulation_step: int) -> range:
         """Micro-batch `accumulation_step * W + rank`."""
         index = accumulation_step * self.world_size + rank
         if index >= self.num_micro_batches:
@@ -199,11 +140,5 @@ class Bitwise:
         return range(start, start + base + (index < larger))
 
 
-LAYOUT_VERSION = 1
-"""version of new plans. Other arithmetic gets another version. Audits of older runs use the older versions."""
-LAYOUTS: dict[int, dict[Mode, Callable[..., Layout]]] = {1: {"balanced": Balanced, "bitwise": Bitwise}}
-
-
-def ceil_div(numerator: int, denominator: int) -> int:
-    """`ceil(numerator / denominator)` in integers."""
-    return -(-numerator // denominator)
+LAYOUTS: dict[int, Mapping[Mode, type[Plan]]] = {1: {"balanced": Balanced, "bitwise": Bitwise}}
+"""version of the arithmetic -> mode -> the class of its plans. Older versions stay, for audits."""

@@ -1,43 +1,91 @@
-"""The plan: who computes which samples of a global batch, in which round."""
+"""The plan: who computes which samples of a global batch, in which round.
+
+Symbols: G samples per optimizer step, W workers, A rounds (forward/backward passes per step, equal on every
+worker because FSDP's collectives need it), m the cap on a micro-batch.
+
+FSDP synchronises every round. So a step's cost is the sum over rounds of the round's largest micro-batch.
+"""
 
 import hashlib
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar, Literal, Self
 
-from planner.plan.layout import LAYOUT_VERSION, LAYOUTS, Layout, Mode
+Mode = Literal["balanced", "bitwise"]
+
+LAYOUT_VERSION = 1
+"""version of new plans. Other arithmetic gets another version. Audits of older runs use the older versions."""
+
+
+def canonical_mode(value: object) -> object:
+    """`balanced` for `batches`, its name in early job files and runs. Any other value is returned as it is."""
+    return "balanced" if value == "batches" else value
+
+
+def ceil_div(numerator: int, denominator: int) -> int:
+    """`ceil(numerator / denominator)` in integers."""
+    return -(-numerator // denominator)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(ABC):
     """How a job's global batch is split at one world size. Made by `planner.plan.make_plan`.
 
-    Memory is O(1): shares and micro-batches are computed on demand.
+    Each split is a class of its own (`planner.plan.layout`), with the arithmetic that is abstract here. Memory is O(1):
+    shares and micro-batches are computed on demand.
     """
+
+    mode: ClassVar[Mode]
+    """what is equal at every world size"""
 
     global_batch: int
     """G: samples per optimizer step"""
     world_size: int
     """W: workers in the group"""
     max_micro: int
-    """the cap on a micro-batch that the job set, in samples"""
-    mode: Mode = "balanced"
+    """m: the cap on a micro-batch that the job set, in samples"""
     layout_version: int = LAYOUT_VERSION
     """version of the arithmetic, part of the digest"""
 
-    @cached_property
-    def _layout(self) -> Layout:
-        layout = LAYOUTS[self.layout_version][self.mode]
-        return layout(global_batch=self.global_batch, world_size=self.world_size, max_micro=self.max_micro)
-
     @property
+    @abstractmethod
     def accumulation_steps(self) -> int:
         """A: forward/backward rounds per optimizer step, the same on every worker."""
-        return self._layout.accumulation_steps
 
     @property
+    @abstractmethod
     def workers_used(self) -> int:
         """Workers that have samples. The others run zero-weight ghosts."""
-        return self._layout.workers_used
+
+    @property
+    @abstractmethod
+    def shares(self) -> tuple[tuple[int, int], ...]:
+        """Workers grouped by share, larger first: `(number of workers, samples each)`, by rising rank."""
+
+    @property
+    @abstractmethod
+    def step_cost(self) -> int:
+        """Sum over rounds of the round's largest micro-batch, in samples."""
+
+    @property
+    @abstractmethod
+    def max_micro_batch(self) -> int:
+        """The largest micro-batch of the plan in samples, at most `max_micro`."""
+
+    @property
+    @abstractmethod
+    def num_micro_batches(self) -> int:
+        """An upper bound on the micro-batches that are not ghosts, so on the gradients in a step's sum."""
+
+    @property
+    @abstractmethod
+    def fewest_workers_as_fast(self) -> int:
+        """The smallest world size with the same step cost."""
+
+    @abstractmethod
+    def _samples(self, rank: int, accumulation_step: int) -> range:
+        """What `micro_batch` returns. Both numbers are in range."""
 
     @property
     def workers_idle(self) -> int:
@@ -45,41 +93,19 @@ class Plan:
         return self.world_size - self.workers_used
 
     @property
-    def shares(self) -> tuple[tuple[int, int], ...]:
-        """Workers grouped by share, larger first: `(number of workers, samples each)`, by rising rank."""
-        return self._layout.shares
-
-    @property
-    def step_cost(self) -> int:
-        """Sum over rounds of the round's largest micro-batch, in samples. `ceil(G / W)` if balanced."""
-        return self._layout.step_cost
-
-    @property
-    def max_micro_batch(self) -> int:
-        """The largest micro-batch of the plan in samples, at most `max_micro`."""
-        return self._layout.max_micro_batch
-
-    @property
-    def num_micro_batches(self) -> int:
-        """An upper bound on the micro-batches that are not ghosts, so on the gradients in a step's sum."""
-        return self._layout.num_micro_batches
-
-    @property
     def efficiency(self) -> float:
         """`(G / W) / step_cost`: the fraction of the workers' time that computes samples."""
         return self.global_batch / (self.world_size * self.step_cost)
 
     @property
-    def fewest_workers_as_fast(self) -> int:
-        """The smallest world size with the same step cost."""
-        return self._layout.fewest_workers_as_fast
-
-    @property
     def balanced_cost(self) -> int:
-        """The step cost in `balanced` mode, in samples. Where it equals `step_cost`, `bitwise` costs nothing."""
-        return replace(self, mode="balanced").step_cost
+        """`ceil(G / W)`, the step cost in `balanced` mode, in samples. No split of whole samples has a lower one.
 
-    def at(self, world_size: int) -> "Plan":
+        Where it equals `step_cost`, `bitwise` costs nothing.
+        """
+        return ceil_div(self.global_batch, self.world_size)
+
+    def at(self, world_size: int) -> Self:
         """This job's plan at another world size."""
         return replace(self, world_size=world_size)
 
@@ -93,7 +119,7 @@ class Plan:
             raise IndexError(f"rank {rank} is not in [0, {self.world_size})")
         if not 0 <= accumulation_step < self.accumulation_steps:
             raise IndexError(f"accumulation step {accumulation_step} is not in [0, {self.accumulation_steps})")
-        return self._layout.micro_batch(rank, accumulation_step)
+        return self._samples(rank, accumulation_step)
 
     def micro_batches(self, rank: int) -> list[range]:
         """The micro-batches of `rank` in order: `accumulation_steps` half-open ranges of the global batch."""

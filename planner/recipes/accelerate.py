@@ -8,10 +8,9 @@ from typing import Any
 
 from planner.base.disk import is_file
 from planner.files.messages import cut, show
-from planner.recipes.config_reader import beside, mapping_of, recipe_error, text_of
+from planner.recipes.config_reader import RepeatedKey, beside, mapping_of, recipe_error, text_of
 from planner.recipes.entries import Entry, KeyReader, flat
 from planner.recipes.recipe import Recipe
-from planner.recipes.repeats import RepeatedKey
 from planner.recipes.trainer_fields import CAN
 
 _STEPS = "gradient_accumulation_steps"

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from planner.errors import RecipeError
-from planner.files.messages import Mistake, cut, escape, listed, show
+from planner.files.messages import cut, show
+from planner.recipes.config_reader import recipe_error
 from planner.recipes.scalars import Unresolved, env_names
 
 MOST = 2**40
@@ -176,8 +176,7 @@ class KeyReader:
             RecipeError: there are mistakes. The message has a line for each.
         """
         if self.mistakes:
-            lines = [Mistake(text=text) for text in dict.fromkeys(self._folded())]
-            raise RecipeError(listed(escape(self.source), lines))
+            raise recipe_error(self.source, *dict.fromkeys(self._folded()))
 
     def _folded(self) -> list[str]:
         """The mistakes. Three or more missing shell variables share one line, so that the error names all."""

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from planner.errors import printable
 from planner.files import parse_job
-from planner.files.messages import escape
 from planner.files.yaml_reader import resolve
 from planner.job import Job
 from planner.recipes.recipe import Recipe
@@ -28,14 +28,14 @@ def job_of(recipe: Recipe) -> tuple[Job, str]:
 
 
 def _heading(recipe: Recipe) -> Iterator[str]:
-    yield f"# Converted by planner from {escape(recipe.source)} ({recipe.title}, {recipe.method})."
+    yield f"# Converted by planner from {printable(recipe.source)} ({recipe.title}, {recipe.method})."
     if recipe.draft.job.get("objective") == "own":
         yield "# A loop of your own (data.path) computes the loss. planner keeps its batches exact at every GPU count."
         yield "# See docs/guides/your-own-loop.md."
     for text in recipe.draft.to_do:
         line, *commands = text.split("\n")
-        yield f"# to do: {escape(line)}"
-        yield from (f"#   {escape(command)}" for command in commands)
+        yield f"# to do: {printable(line)}"
+        yield from (f"#   {printable(command)}" for command in commands)
 
 
 def _section(values: Mapping[str, Any], remarks: Mapping[str, str], path: str) -> Iterator[str]:
@@ -50,7 +50,7 @@ def _section(values: Mapping[str, Any], remarks: Mapping[str, str], path: str) -
             yield from _items(value, indent)
         else:
             line = f"{indent}{key}: {_leaf(value)}"
-            yield f"{line.ljust(_REMARK_AT)}  # {escape(remarks[name])}" if name in remarks else line
+            yield f"{line.ljust(_REMARK_AT)}  # {printable(remarks[name])}" if name in remarks else line
 
 
 def _items(values: Sequence[Mapping[str, Any]], indent: str) -> Iterator[str]:

@@ -2,9 +2,8 @@
 
 import shlex
 
-from planner.errors import RecipeError
+from planner.errors import RecipeError, printable
 from planner.files.known_files import is_job
-from planner.files.messages import escape
 from planner.recipes import accelerate_system, deepspeed_system, systems, unsupported
 from planner.recipes.source import RecipeSource, find_source
 
@@ -21,7 +20,7 @@ def looks_like(path: str) -> str:
         found = find_source(path, (), {})
         if is_job(found.tree) or {"batch", "train"} & set(found.tree):
             return ""
-        return _text(found, escape(shlex.quote(path)))
+        return _text(found, printable(shlex.quote(path)))
     except RecipeError:
         return ""
 

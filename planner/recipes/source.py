@@ -12,9 +12,8 @@ from planner.files.known_files import SHELL_SUFFIXES
 from planner.files.messages import cut
 from planner.recipes import checkout, unsupported
 from planner.recipes.command import Command, command_of, continued, is_command, other_of_trl, starts_program
-from planner.recipes.config_reader import mapping_of, recipe_error, text_of
+from planner.recipes.config_reader import RepeatedKey, mapping_of, recipe_error, text_of
 from planner.recipes.entries import flat
-from planner.recipes.repeats import RepeatedKey
 
 YAML = (".yaml", ".yml", ".json")
 _PYTHON_KEY = re.compile(r"^([a-z_]\w*)[ \t]*=[^=]", re.MULTILINE)

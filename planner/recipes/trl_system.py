@@ -9,14 +9,13 @@ from planner.files.messages import cut
 from planner.recipes import trl, trl_unknown
 from planner.recipes.accelerate import LaunchSettings, read_launch
 from planner.recipes.command import HYDRA_SCRIPTS, Command, other_of_trl
-from planner.recipes.config_reader import beside, mapping_of, recipe_error, text_of
+from planner.recipes.config_reader import RepeatedKey, beside, mapping_of, recipe_error, text_of
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.entries import Entry, KeyReader, flat
 from planner.recipes.launcher import is_alone, is_launched, launch_of, never_shards
 from planner.recipes.overrides import overrides
 from planner.recipes.recipe import Recipe
 from planner.recipes.render_trl import render, to_trl
-from planner.recipes.repeats import RepeatedKey
 from planner.recipes.scalars import has_shell, shell_names
 from planner.recipes.source import YAML, RecipeSource
 from planner.recipes.system import System

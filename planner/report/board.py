@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from itertools import chain
 
 from planner.base.text import counted, duration
+from planner.errors import printable
 from planner.report.loss_curve import Points, loss_curve
 from planner.report.run_table import Event
 from planner.report.run_view import RunView, metric_texts, speed_texts
-from planner.report.text_columns import ago, aligned, columns_of, printable, spans, wrapped
+from planner.report.text_columns import ago, aligned, columns_of, spans, wrapped
 from planner.report.watched_run import Seen, Style, run_state
 from planner.store.run_status import WorkerStatus
 

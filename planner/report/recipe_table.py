@@ -5,11 +5,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from planner.base.text import counted
+from planner.errors import printable
 from planner.plan import Plan
 from planner.recipes import BatchOutcome, CheckOptions, Note, Recipe, Rewrite
 from planner.recipes.split import Span, percent
 from planner.report.plan_table import plan_object, split_text
-from planner.report.text_columns import aligned, hanging, printable, wrapped
+from planner.report.text_columns import aligned, hanging, wrapped
 
 _WIDTH = 100
 _MOST_SPANS = 3

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from planner.base.text import counted
-from planner.errors import PlanError
+from planner.errors import PlanError, printable
 from planner.job import Model, Objective
 from planner.provenance.identity import recorded_plan
 from planner.report.plan_table import split_text
 from planner.report.run_view import RunView, fold, metric_texts
 from planner.report.speed import Speed
-from planner.report.text_columns import ago, aligned, hanging, printable
+from planner.report.text_columns import ago, aligned, hanging
 from planner.store.records import (
     CommitRecord,
     EvalRecord,

@@ -99,11 +99,6 @@ def spans(numbers: Sequence[int], most: int = 12) -> str:
     return ", ".join(ranges) if len(ranges) <= most else f"{', '.join(ranges[: most - 1])}, ..., {numbers[-1]}"
 
 
-def printable(text: str) -> str:
-    """The text with control characters, line breaks included, as Python escapes. It cannot control a terminal."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-
-
 def ago(then_s: float | None, now_s: float) -> str:
     """Return `12 s ago` or `5 days ago`, or `-` if there is no time. A time in the future counts as now."""
     if then_s is None:

@@ -4,7 +4,7 @@ import importlib.util
 from pathlib import Path
 
 from planner.base.disk import expanded, is_folder
-from planner.base.extras import how_to_install
+from planner.base.text import how_to_install
 from planner.data import model_files
 from planner.data.stored_shapes import stored_shapes
 from planner.errors import UserError
@@ -59,6 +59,6 @@ def _hf_shapes(folder: Path | None, model: HfModel, *, may_build: bool) -> Model
         return NotKnown(reason="the model's files do not tell. See planner run JOB --dry-run, which builds the model")
     if importlib.util.find_spec("transformers") is None:
         return NotKnown(reason=f"only transformers can tell for this model: {how_to_install('hf')}")
-    from planner.train.state_shapes import hf_shapes  # torch and transformers
+    from planner.train.shard import hf_shapes  # torch and transformers
 
     return hf_shapes(model)

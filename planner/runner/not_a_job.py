@@ -4,10 +4,10 @@ import shlex
 from pathlib import Path
 
 from planner.base.disk import read_bounded
-from planner.errors import JobError
+from planner.errors import JobError, printable
 from planner.files.known_files import known_binary, known_file
-from planner.files.messages import Mistake, escape, job_error
-from planner.files.text_file import MAX_BYTES
+from planner.files.loader import MAX_BYTES
+from planner.files.messages import Mistake, job_error
 from planner.recipes import looks_like
 
 
@@ -17,14 +17,14 @@ def not_a_job(path: str) -> JobError | None:
         text = _of_folder(Path(path)) if Path(path).is_dir() else _of_file(path)
     except (OSError, ValueError):  # what cannot be read has its own error
         return None
-    return job_error(escape(path), [Mistake(text=text)]) if text else None
+    return job_error(path, [Mistake(text=text)]) if text else None
 
 
 def _of_folder(folder: Path) -> str:
     if (folder / "run.json").is_file():
         jobs = sorted(folder.glob("jobs/*.json"))
-        its = f" Its job is {escape(str(jobs[0]))}" if len(jobs) == 1 else " Its jobs are in jobs/"
-        where = shlex.quote(escape(str(folder)))
+        its = f" Its job is {printable(str(jobs[0]))}" if len(jobs) == 1 else " Its jobs are in jobs/"
+        where = shlex.quote(printable(str(folder)))
         return f"found the folder of a run, not a job. To see the run: planner show {where}.{its}"
     if (folder / "config.json").is_file():
         return "found the folder of a model, not a job. A job names it as model.path"

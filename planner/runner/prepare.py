@@ -4,8 +4,8 @@ import contextlib
 from dataclasses import dataclass
 
 from planner.base.disk import absolute_url
+from planner.base.text import as_submitted
 from planner.base.wait_reports import reminded
-from planner.base.working_dir import as_submitted
 from planner.data import model_files
 from planner.data.base import AnyDataset
 from planner.data.job_paths import require_paths

@@ -6,7 +6,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from planner.base.format_versions import STORED
-from planner.base.working_dir import as_submitted
+from planner.base.text import as_submitted
 from planner.errors import ObjectiveUnavailable, StoreError, TrackerUnavailable
 from planner.job import Job
 from planner.job.objective_registry import OBJECTIVES

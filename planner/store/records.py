@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter,
 
 from planner.base.format_versions import STORED, refusal
 from planner.errors import NewerFormat, StoreError
-from planner.plan.layout import canonical_mode
+from planner.plan.plan import canonical_mode
 
 NO_HEAD = "0" * 64
 """the value of the hash chain before the first record of a run"""

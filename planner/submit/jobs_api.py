@@ -19,7 +19,7 @@ import requests
 from ray.job_submission import JobSubmissionClient
 from urllib3.exceptions import HTTPError
 
-from planner.base.extras import how_to_install
+from planner.base.text import how_to_install
 from planner.dispatch.ray_internal import cluster_names
 from planner.dispatch.ray_internal.compatibility import require
 from planner.errors import ClusterUnreachable, RunError, UserError

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from planner.base.extras import how_to_install
+from planner.base.text import how_to_install
 from planner.errors import TrackerUnavailable
 from planner.job.tracking import TRACKERS, Tracking
 from planner.tracking.row import Row

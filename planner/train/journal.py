@@ -9,8 +9,8 @@ from importlib import metadata
 
 import torch
 
+from planner.base.text import as_submitted
 from planner.base.version import VERSION
-from planner.base.working_dir import as_submitted
 from planner.errors import PlannerError, StoreError
 from planner.events.event import Event, facts_of
 from planner.events.message import Message

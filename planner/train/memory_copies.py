@@ -16,7 +16,7 @@ from torch import Tensor
 
 from planner.keeper.addresses import Keepers
 from planner.keeper.client import KeeperClient, KeeperError
-from planner.plan.copy_interval import copy_interval
+from planner.plan.interval import copy_interval
 from planner.store.commit_names import commit_name
 from planner.train.copies import Copies, Held
 from planner.train.journal import Journal

@@ -1,5 +1,6 @@
 """Makes and shards a job's model: FSDP2 per block, with gradients summed instead of averaged."""
 
+from collections import Counter
 from pathlib import Path
 
 import torch
@@ -8,6 +9,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from planner.errors import TrainingFailed
 from planner.job import GptModel, HfModel, Model, Train
+from planner.plan.commit_size import ModelShapes
 from planner.train.collectives import let_fsdp_sum_gradients, use_own_collectives
 from planner.train.models.compiled import compile_block
 from planner.train.models.first_weights import compute_buffers, draw, draw_adapters, read, stored_buffers
@@ -120,3 +122,16 @@ def _largest_list(model: nn.Module) -> dict[str, nn.Module]:
         )
     name, largest = max(lists, key=lambda item: sum(p.numel() for p in item[1].parameters()))
     return {f"{name}.{number}": block for number, block in enumerate(largest)}
+
+
+def hf_shapes(config: HfModel) -> ModelShapes:
+    """The shapes of the parameters that a job with this model trains, adapters alone if it has any.
+
+    The model is built as the workers build it, without its weights. That takes seconds, mostly to import transformers.
+
+    Raises:
+        UserError: there is no such model, or it cannot be trained with the job's settings.
+    """
+    model, _ = build_on_meta(config)
+    trained = Counter(tuple(parameter.shape) for parameter in model.parameters() if parameter.requires_grad)
+    return ModelShapes(trained=trained, num_blocks=len(blocks_of(model)))

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
+from planner.base.text import as_submitted
 from planner.base.user_errors import MAX_TRACEBACK_CHARS, UserCodeFailed, code_error, origin_of
-from planner.base.working_dir import as_submitted
 
 
 class DistBackendError(RuntimeError):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from planner.base.working_dir import as_submitted
+from planner.base.text import as_submitted
 
 UNPACKED = "/tmp/ray/session_2026-11-25_22-35-44_1/runtime_resources/working_dir_files/_ray_pkg_0f1e2d"
 

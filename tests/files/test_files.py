@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from planner.errors import JobError
 from planner.files import dump_job, parse_job, read_job
-from planner.files.text_file import MAX_BYTES
+from planner.files.loader import MAX_BYTES
 from planner.files.validation_errors import ELSEWHERE, _all_paths, translate
 from planner.job import (
     AdamW,

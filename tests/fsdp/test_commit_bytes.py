@@ -8,7 +8,7 @@ from planner.job import GptModel, HfModel, Train
 from planner.job.state_shapes import gpt_shapes, optimizer_tensors
 from planner.plan.commit_size import CommitSize
 from planner.runner.commit_size import commit_size
-from planner.train.state_shapes import hf_shapes
+from planner.train.shard import hf_shapes
 
 pytestmark = pytest.mark.fsdp
 

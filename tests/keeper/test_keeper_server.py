@@ -17,7 +17,7 @@ from keeper_copies import SECRET, damage, listening, make_copy, place
 
 from planner.keeper import requests
 from planner.keeper.client import KeeperClient
-from planner.keeper.digests import with_digests
+from planner.keeper.copies import with_digests
 from planner.keeper.errors import KeeperDamaged, KeeperError, KeeperFull, KeeperGone, OtherKeeperGone
 from planner.keeper.handshake import connect, greet
 from planner.keeper.links import Links

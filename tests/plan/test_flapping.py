@@ -8,8 +8,9 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from planner.plan import CapacityAt, Decision, Plan, ResizeCost, Situation, Speeds, revise
+from planner.plan import CapacityAt, Decision, ResizeCost, Situation, Speeds, revise
 from planner.plan.growth import Growth
+from planner.plan.layout import Balanced
 
 IN_PLACE = ResizeCost(grow_s=1.4, shrink_s=1.0)
 NEW_PROCESSES = ResizeCost(grow_s=8.0, shrink_s=8.0)
@@ -30,7 +31,7 @@ def simulate(policy, changes, cost, *, end_s=300.0, global_batch=48):
 
     What is under way is not undone, and nothing is trained meanwhile.
     """
-    plan = Plan(global_batch=global_batch, world_size=changes[0].world_size, max_micro=64)
+    plan = Balanced(global_batch=global_batch, world_size=changes[0].world_size, max_micro=64)
     now_s, samples, resizes, measured = 0.0, 0.0, 0, {}
     while now_s < end_s:
         measured[plan.world_size] = 1 / steps_per_s(plan)
@@ -85,7 +86,7 @@ def flapping(world_size, low_s=10.0, high_s=10.0, end_s=300.0, then=None):
 
 def price_of_learning(world_size, cost, global_batch=48):
     """Samples: one resize there and back, and waiting as long as `revise` ever does, once each."""
-    plan = Plan(global_batch=global_batch, world_size=world_size, max_micro=64)
+    plan = Balanced(global_batch=global_batch, world_size=world_size, max_micro=64)
     times = {"step_s": 1 / steps_per_s(plan), "new_step_s": 1 / steps_per_s(plan.at(world_size + 1))}
     growth = Growth(remaining_s=math.inf, cost=cost, **times)
     seconds = cost.grow_s + cost.shrink_s + growth.gain * growth.longest_wait_s
@@ -104,7 +105,8 @@ def test_five_minutes_of_flapping_cost_at_most_a_first_try(world_size, cost, mos
     changes = flapping(world_size)
     ours, stays, follows = (simulate(policy, changes, cost) for policy in (revise, never, always))
     assert ours.resizes <= most_resizes
-    pair = (cost.grow_s + cost.shrink_s) * 48 * steps_per_s(Plan(global_batch=48, world_size=world_size, max_micro=64))
+    plan = Balanced(global_batch=48, world_size=world_size, max_micro=64)
+    pair = (cost.grow_s + cost.shrink_s) * 48 * steps_per_s(plan)
     assert ours.samples >= max(stays.samples, follows.samples) - (pair if most_resizes else 0)
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from planner.plan import (
     NEW_PROCESSES,
     CapacityAt,
-    Plan,
     ReasonKind,
     ResizeCost,
     Situation,
@@ -19,6 +18,7 @@ from planner.plan import (
     revise,
     worth_asking,
 )
+from planner.plan.layout import LAYOUTS, Balanced
 
 COST = ResizeCost(grow_s=1.4, shrink_s=1.0)
 MORE_MAY_COME = "more may come and one resize is cheaper than two, so resize in 0.4 s if the room lasts"
@@ -36,7 +36,7 @@ def situation(*, world_size, changes, now_s, global_batch=48, seconds=None, **mo
     """A second per step at the present count, unless `seconds` (by world size) say otherwise."""
     values = {"cost": COST, "remaining_steps": 10_000, "workers_min": 1, "workers_max": 64, **more}
     return Situation(
-        plan=Plan(global_batch=global_batch, world_size=world_size, max_micro=8),
+        plan=Balanced(global_batch=global_batch, world_size=world_size, max_micro=8),
         capacity=history(*changes),
         speeds=Speeds(measured={world_size: 1.0} if seconds is None else seconds),
         now_s=now_s,
@@ -177,7 +177,7 @@ def test_waiting_ends_when_capacity_stays(now):
 @given(global_batch=st.integers(1, 600), most=st.integers(1, 80), mode=st.sampled_from(["balanced", "bitwise"]))
 def test_only_counts_that_help_are_worth_asking_for(global_batch, most, mode):
     """As fast as `most`, and one fewer would be slower."""
-    plan = Plan(global_batch=global_batch, world_size=1, max_micro=8, mode=mode)
+    plan = LAYOUTS[1][mode](global_batch=global_batch, world_size=1, max_micro=8)
     count = worth_asking(plan, most)
     assert 1 <= count <= most
     assert plan.at(count).step_cost == plan.at(most).step_cost
@@ -186,7 +186,7 @@ def test_only_counts_that_help_are_worth_asking_for(global_batch, most, mode):
 
 def test_eleven_of_fifteen_are_worth_asking_for_at_32():
     """The example of the design: 11 to 15 compute 3 samples one after another, 16 compute 2."""
-    plan = Plan(global_batch=32, world_size=4, max_micro=8)
+    plan = Balanced(global_batch=32, world_size=4, max_micro=8)
     assert [worth_asking(plan, most) for most in (10, 11, 15, 16, 31, 40)] == [8, 11, 11, 16, 16, 32]
 
 
@@ -348,7 +348,7 @@ def test_impossible_costs_are_refused(wrong):
 def test_nothing_is_worth_asking_of_nobody():
     """The bound is said."""
     with pytest.raises(ValueError, match="no workers to choose from: 0"):
-        worth_asking(Plan(global_batch=8, world_size=1, max_micro=8), 0)
+        worth_asking(Balanced(global_batch=8, world_size=1, max_micro=8), 0)
 
 
 @pytest.mark.parametrize(("usable", "kind"), [(8, "resize"), (2, "resize")])

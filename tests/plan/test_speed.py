@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from planner.plan import Plan, Speeds
+from planner.plan import BatchSizes, Speeds, make_plan
 
 step_times = st.floats(1e-3, 1e3)
 measured = st.dictionaries(st.integers(1, 64), step_times, max_size=6)
@@ -15,7 +15,7 @@ modes = st.sampled_from(["balanced", "bitwise"])
 
 
 def plan_at(world_size, global_batch=240, max_micro=8, mode="balanced"):
-    return Plan(global_batch=global_batch, world_size=world_size, max_micro=max_micro, mode=mode)
+    return make_plan(BatchSizes(global_batch=global_batch, max_micro=max_micro, equality=mode), world_size)
 
 
 @given(measured=measured, global_batch=batches, mode=modes)

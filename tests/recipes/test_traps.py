@@ -6,7 +6,7 @@ import pytest
 
 from planner.errors import RecipeError
 from planner.recipes import CheckOptions, RecipeOptions, read_recipe
-from planner.recipes.json_text import without_comments
+from planner.recipes.config_reader import without_comments
 
 COUNTS = list(range(1, 17))
 DPO = "python -u train.py model=pythia69 loss=dpo loss.beta=0.1 trainer=FSDPTrainer batch_size=64 eval_batch_size=32"

@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
+from planner.errors import printable
 from planner.report.run_table import detail_text, run_detail, run_line, run_table
-from planner.report.text_columns import ago, hanging, printable
+from planner.report.text_columns import ago, hanging
 from planner.store.records import CommitRecord, EvalRecord, EventRecord, GenerationRecord, StepRecord, TrainingIdentity
 from planner.store.run_status import RunStatus
 from planner.store.survey import SegmentEnds, Survey

@@ -198,8 +198,8 @@ def test_trained_rates_are_clean(corpus, tmp_path, train_section):
 class Reversed(Balanced):
     """The last worker has the first samples."""
 
-    def micro_batch(self, rank, accumulation_step):
-        return super().micro_batch(self.world_size - 1 - rank, accumulation_step)
+    def _samples(self, rank, accumulation_step):
+        return super()._samples(self.world_size - 1 - rank, accumulation_step)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.plan.copy_interval import SHARE, copy_interval
+from planner.plan.interval import COPY_SHARE, copy_interval
 from planner.train.copies import next_node
 
 NODES = st.lists(st.sampled_from(["", *"abcdef"]), min_size=1).filter(any)
@@ -39,7 +39,7 @@ def test_copies_take_their_share_of_the_time_and_no_more(copy_s, step_s, share):
 
 def test_a_copy_of_a_tenth_of_a_step():
     """Two percent: the copy's 49th part."""
-    assert (SHARE, copy_interval(0.1, 1.0), copy_interval(0.0, 1.0), copy_interval(1.0, 1.0)) == (0.02, 5, 1, 49)
+    assert (COPY_SHARE, copy_interval(0.1, 1.0), copy_interval(0.0, 1.0), copy_interval(1.0, 1.0)) == (0.02, 5, 1, 49)
 
 
 @pytest.mark.parametrize("wrong", [(-1.0, 1.0, 0.1), (1.0, 0.0, 0.1), (math.inf, 1.0, 0.1), (1.0, 1.0, 1.0)])

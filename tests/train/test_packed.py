@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from planner.job import GptModel
 from planner.train.models import document_attention
-from planner.train.models.document_attention import attend, pieces_of
+from planner.train.models.document_attention import attend, mask_of, pieces_of, positions_in
 from planner.train.models.gpt import Gpt
-from planner.train.models.packed import mask_of, positions_in
 
 LENGTHS = [[5, 1, 9, 1], [16], [3, 13]]
 DOCUMENTS = torch.tensor([[number for number, n in enumerate(row) for _ in range(n)] for row in LENGTHS])

@@ -14,8 +14,7 @@ from planner.job.state_shapes import gpt_shapes
 from planner.plan.commit_size import CommitSize, NotKnown
 from planner.runner.commit_size import commit_size
 from planner.train.models.gpt import Gpt
-from planner.train.shard import blocks_of
-from planner.train.state_shapes import hf_shapes
+from planner.train.shard import blocks_of, hf_shapes
 
 ADAPTERS = [{}, {"rank": 3}, {"rank": 2, "targets": ["q_proj", "mlp.down_proj"]}, {"targets": ["layers.1.mlp.up_proj"]}]
 FAMILIES = [

@@ -6,17 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from planner.base.disk import is_file, is_folder
-from planner.files.bounded_yaml import BoundedLoader
+from planner.files.loader import BoundedLoader, YamlMistake, document
 from planner.files.messages import cut
 from planner.recipes.config_reader import mapping_of, recipe_error, text_of
 from planner.recipes.entries import Entry
 
 _HEADER = re.compile(r"#+\s*@(\w+) +(\S+)")
-# What the constructors of PyYAML raise for values that OmegaConf refuses, too.
-_NO_VALUE = (yaml.YAMLError, ValueError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,14 +29,6 @@ class HydraFile:
 
 class _OmegaLoader(BoundedLoader):
     """Reads scalars as OmegaConf 2.3 does: `5e-7` is a number, `010` is 8, `on` is true, and dates are text."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """The mapping of a node. OmegaConf refuses a key twice."""
-        names = [key.value for key, _ in node.value if key.tag == "tag:yaml.org,2002:str"]
-        if twice := next((name for name in names if names.count(name) > 1), None):
-            problem = f"{cut(str(twice))} twice, which Hydra refuses"
-            raise yaml.constructor.ConstructorError(problem=problem, problem_mark=node.start_mark)
-        return super().construct_mapping(node, deep)
 
 
 _OmegaLoader.add_implicit_resolver(
@@ -78,17 +66,15 @@ def read(file: Path) -> HydraFile:
 
 def _values(text: str, source: str) -> dict[str, Any]:
     try:
-        values = yaml.load(text, Loader=_OmegaLoader)  # noqa: S506  a SafeLoader
-    except _NO_VALUE as error:
+        values = document(text, _OmegaLoader)
+    except YamlMistake as error:
         mapping_of(text, source)
-        problem = getattr(error, "problem", None) or type(error).__name__
-        raise recipe_error(source, f"found a mistake ({cut(str(problem), 200)}). Correct it") from None
+        raise recipe_error(source, f"found a mistake ({cut(error.problem, 200)}). Correct it") from None
     if values is None:
         return {}
-    mapping_of(text, source)  # refuses what is too large or too deep
-    if not isinstance(values, dict):
-        raise recipe_error(source, "found no keys and values. Write a mapping")
-    return values
+    mapping_of(text, source)  # refuses what is no mapping, too large or too deep, and a key twice, as OmegaConf does
+    found: dict[str, Any] = values
+    return found
 
 
 def _package(text: str, source: str) -> str | None:

@@ -1,16 +1,24 @@
 """Small pieces of HTML from text. They escape their text, so what is not of type `Html` cannot reach the page."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 
-from planner.report.page.drawing import Drawing
-from planner.report.text_columns import printable
+from planner.errors import printable
 
 
 class Html(str):
     """Text that is HTML already."""
 
     __slots__ = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """A picture: two `<svg>` elements, of which a style sheet shows one. Their colours are CSS variables."""
+
+    narrow: str
+    wide: str
 
 
 def text(value: object) -> Html:

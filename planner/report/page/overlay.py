@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from planner.report.page.drawing import Drawing
-from planner.report.page.html import Html, element, joined, picture, table
+from planner.report.page.html import Drawing, Html, element, joined, picture, table
 from planner.report.page.run_values import ReportedRun
 from planner.report.page.sentences import curve_words, number, span, spread
 from planner.report.page.tables import curves_table

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from planner.base.version import VERSION
-from planner.report.page.drawing import Drawing
-from planner.report.page.html import Html, element, joined
+from planner.report.page.html import Drawing, Html, element, joined
 from planner.report.page.overlay import KEY, overlay_section
 from planner.report.page.run_sections import run_section
 from planner.report.page.run_values import ReportedRun

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from planner.provenance.audit import Audit
-from planner.report.page.drawing import Drawing
+from planner.report.page.html import Drawing
 from planner.report.run_table import RunDetail
 from planner.story.values import RunStory
 

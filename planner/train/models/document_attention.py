@@ -1,4 +1,6 @@
-"""Attention that computes each document of a packed row by itself, where that is faster than a mask (on CPUs).
+"""Packed rows, which hold several documents that must not interact: positions, masks, and attention without a mask.
+
+`attend` computes each document by itself where that is faster than a mask, which is on CPUs.
 
 A mask makes attention compute all T x T products of a row and drop most of them (`bench/packed.py`). The masks that a
 model makes decide: a piece of a row that attends to nothing before it is computed alone, with its own part of the mask
@@ -21,6 +23,26 @@ Piece = tuple[slice, bool]
 
 # All layers of a forward pass have the same mask, or one of two.
 _PIECES: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
+
+
+def positions_in(documents: Tensor) -> Tensor:
+    """Document numbers `(m, T)` -> each token's position in its document, `(m, T)` int64, from 0."""
+    places = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
+    return places - torch.where(_begins(documents), places, 0).cummax(dim=1).values
+
+
+def mask_of(documents: Tensor) -> Tensor:
+    """Document numbers `(m, T)` -> causal mask within documents, `(m, 1, T, T)` bool, true where a token may attend."""
+    pieces = _begins(documents).cumsum(dim=1)
+    same = pieces[:, :, None] == pieces[:, None, :]
+    return same.tril()[:, None]
+
+
+def _begins(documents: Tensor) -> Tensor:
+    """Whether a document begins at a token, `(m, T)`. A number that comes again later is a new document."""
+    begins = torch.ones_like(documents, dtype=torch.bool)
+    begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    return begins
 
 
 def attend(

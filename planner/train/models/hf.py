@@ -17,9 +17,9 @@ from planner.data.model_files import CONFIG, check
 from planner.errors import UserError
 from planner.job import HfModel, Lora
 from planner.train.models import document_attention, private
+from planner.train.models.document_attention import positions_in
 from planner.train.models.four_bit import FourBitLinear
 from planner.train.models.head import Targets, log_probs_in, log_probs_of
-from planner.train.models.packed import positions_in
 from planner.train.models.recompute import Checkpointing, checkpoint_settings
 
 ADAPTER = "default"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from planner.base.extras import how_to_install
+from planner.base.text import how_to_install
 from planner.errors import UserError
 
 # In files of older versions. It is recomputed, never loaded.
