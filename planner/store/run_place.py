@@ -21,12 +21,11 @@ _FIRST, _SECOND = bytes(4096), b"\1" * 4096
 _ADVICE = "Choose another checkpoint.path"
 
 
-def require_run_place(storage: Storage, *, leave_folders: bool = False) -> None:
+def require_run_place(storage: Storage) -> None:
     """Do on small files what a run will do there, and remove them, also on errors and Ctrl-C.
 
     Args:
         storage: the run's folder, which need not exist.
-        leave_folders: whether the run's folder stays, if it was made for this and all went well.
 
     Raises:
         StoreError: a run cannot be kept there. The message says which operation failed, and why.
@@ -35,15 +34,12 @@ def require_run_place(storage: Storage, *, leave_folders: bool = False) -> None:
     require_kept_apart(storage)
     made = _missing_folders(storage)
     probe = f"probe-{uuid.uuid4().hex}"
-    keep = False
     try:
         _try_all(storage, probe)
-        keep = leave_folders
     finally:
         with suppress(StoreError):  # if the probe could be made, but not removed, `_try_all` has said so
             storage.delete(probe)
-        if not keep:
-            _remove(made)
+        _remove(made)
 
 
 def require_kept_apart(storage: Storage) -> None:
