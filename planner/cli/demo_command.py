@@ -20,7 +20,8 @@ from planner.runner import execute
 from planner.runner.audit_run import audit
 from planner.runner.display import Say, StartedRun
 from planner.runner.job_argument import read_job
-from planner.runner.start import Local, plan_start
+from planner.runner.local import Local
+from planner.runner.start import plan_start
 from planner.store.storage import Storage
 
 # It is part of the package, so `planner demo` needs no checkout.

@@ -30,9 +30,9 @@ from planner.runner import execute
 from planner.runner.dry_run import forecast
 from planner.runner.execute import RunResult
 from planner.runner.job_argument import read_job
-from planner.runner.local import MOST_NODES
+from planner.runner.local import MOST_NODES, where
 from planner.runner.run_job import resume_command
-from planner.runner.start import plan_start, where
+from planner.runner.start import plan_start
 from planner.store.survey import MOST_GENERATIONS, survey
 
 

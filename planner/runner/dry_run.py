@@ -11,8 +11,8 @@ from planner.plan import Plan, make_plan, useful_workers, workers_on_node
 from planner.plan.commit_size import COPIES, CommitSize, NotKnown, most_copies
 from planner.runner.commit_size import commit_size
 from planner.runner.execute import resource_warning
-from planner.runner.local import LocalShape
-from planner.runner.start import Start, Where, address_of
+from planner.runner.local import LocalShape, Where, address_of
+from planner.runner.start import Start
 
 
 @dataclass(frozen=True, kw_only=True)

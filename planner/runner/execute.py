@@ -26,9 +26,9 @@ from planner.runner.driver_end import (
     driver_end_message,
     newest_commit_text,
 )
-from planner.runner.local import embedded
+from planner.runner.local import address_of, embedded
 from planner.runner.signals import ended_like_ctrl_c
-from planner.runner.start import SILENT, Start, address_of, disk_watch
+from planner.runner.start import SILENT, Start, disk_watch
 from planner.runner.tracking_child import TrackingChild
 from planner.store.code_failure import read_failure
 from planner.store.lease import DriverLease

@@ -12,7 +12,8 @@ from planner.runner import execute
 from planner.runner.display import Say, lines_only, silent
 from planner.runner.execute import RunResult
 from planner.runner.job_argument import AnyJob, as_job
-from planner.runner.start import plan_start, where
+from planner.runner.local import where
+from planner.runner.start import plan_start
 
 
 def run(

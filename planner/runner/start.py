@@ -26,7 +26,7 @@ from planner.local_cluster.embedded import require_platform
 from planner.order.order import Order
 from planner.provenance.identity import identity_of, job_changes, open_data, require_same, require_same_first_weights
 from planner.runner.display import Display, Say
-from planner.runner.local import LocalShape, local_cluster
+from planner.runner.local import Local, LocalShape, Where, local_cluster
 from planner.runner.signals import ended_like_ctrl_c
 from planner.runner.tracking_child import check_trackers
 from planner.store.lease import newest_lease, require_no_driver
@@ -38,34 +38,6 @@ from planner.store.storage import Storage
 from planner.store.survey import is_run, survey
 
 SILENT = Display()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Local:
-    """A local Ray cluster, which the run starts."""
-
-    nodes: int = 0
-    """logical nodes, or 0 for as many as the run uses, at most one per core or GPU"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cluster:
-    """A Ray cluster that is there already."""
-
-    address: str
-
-
-Where = Local | Cluster
-
-
-def where(address: str, nodes: int) -> Where:
-    """The cluster at `address`, or with an empty one a local cluster."""
-    return Cluster(address=address) if address else Local(nodes=nodes)
-
-
-def address_of(where: Where) -> str:
-    """The address of a cluster that is there already. Empty for a local one, which has none before it starts."""
-    return where.address if isinstance(where, Cluster) else ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,8 @@ from planner.rehearsal.local_workers import LocalWorkers
 from planner.rehearsal.stages import SizePhase, stages
 from planner.runner import execute
 from planner.runner.display import Display, Say, StartedRun, silent
-from planner.runner.start import Local, plan_start
+from planner.runner.local import Local
+from planner.runner.start import plan_start
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 from planner.train.setup import Launch

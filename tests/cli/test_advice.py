@@ -17,7 +17,8 @@ from planner.cli import demo_command
 from planner.cli.commands import COMMANDS, load
 from planner.data.jsonl import NAME_THE_FIELD
 from planner.runner import execute
-from planner.runner.start import Local, Start
+from planner.runner.local import Local
+from planner.runner.start import Start
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 

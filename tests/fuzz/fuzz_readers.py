@@ -222,7 +222,8 @@ def read_run_to_resume(folder: Path) -> None:
     import torch.distributed as dist
 
     from planner.files import read_job
-    from planner.runner.start import Local, plan_start
+    from planner.runner.local import Local
+    from planner.runner.start import plan_start
     from planner.train.generation import train
     from planner.train.hooks import Hooks
     from planner.train.setup import Launch
