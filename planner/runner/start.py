@@ -35,7 +35,6 @@ from planner.store.records import Manifest
 from planner.store.run_folder import RunFolder
 from planner.store.run_place import file_in_the_way, require_run_place
 from planner.store.storage import Storage
-from planner.store.survey import is_run, survey
 
 SILENT = Display()
 
@@ -172,10 +171,8 @@ def _with_place(start: Start, display: Display) -> Start:
     if job.is_own and start.num_samples:  # a cluster's nodes may have the file where this machine does not
         function_of(job.data.path, "train")
     with display.doing("checking the run's folder"), disk_watch(start.url, display.warn), ended_like_ctrl_c():
-        if is_run(storage) and (problem := survey(start.url).problem):
-            raise StoreError(f"{start.url}: {problem}")
         other = require_no_driver(start.url, newest_lease(storage))
-        require_run_place(storage)
+        require_run_place(storage)  # last, because it is the only check that writes
     watches = f"{other.description} held this run, so the start would watch its lease first" if other else ""
     unseen = "" if start.num_samples else "the data cannot be read from here, so only the workers would check it"
     return replace(start, local=local, notes=(*start.notes, *filter(None, (watches, unseen))))

@@ -49,26 +49,32 @@ class Place:
         self.settings.append(f"checkpoint.path={path}")
 
 
-PLACES = {}
+PLACES, GOOD = {}, set()
 
 
 def place(function):
-    """A case. It breaks something, or just looks odd."""
+    """A case in which a start is refused."""
     PLACES[function.__name__] = function
     return function
 
 
-@place
+def good(function):
+    """A case that only looks odd."""
+    GOOD.add(function.__name__)
+    return place(function)
+
+
+@good
 def a_run(_place):
     """Nothing is broken."""
 
 
-@place
+@good
 def no_run_yet(place):
     place.at("fresh")
 
 
-@place
+@good
 def missing_parents(place):
     place.at("a/b/c/fresh")
 
@@ -114,13 +120,13 @@ def leased_by_a_living_driver(place):
     place.stack.enter_context(DriverLease(Storage(str(place.run)), "other", print))
 
 
-@place
+@good
 def leased_on_another_machine(place):
     elsewhere = this_driver("other", beat_s=0.01).model_copy(update={"place": "another boot"})
     Storage(str(place.run)).write(lease_name(9), seal(elsewhere))
 
 
-@place
+@good
 def a_torn_lease(place):
     place.monkeypatch.setattr("planner.store.lease._BEAT_S", 0.01)
     (place.run / "drivers").mkdir(exist_ok=True)
@@ -153,7 +159,7 @@ def resources_that_ray_reserves(place):
     place.settings.append("workers.resources={CPU: 1}")
 
 
-@place
+@good
 def resources_that_no_node_has(place):
     """The local cluster makes them up."""
     place.settings.append("workers.resources={odd: 3}")
@@ -175,7 +181,7 @@ def a_torn_name(place):
     (place.run / "run.json").write_text("{")
 
 
-@place
+@good
 def a_torn_commit(place):
     max((place.run / "manifests").iterdir()).write_text("{")
 
@@ -189,6 +195,82 @@ def no_files_of_commits(place):
 def a_ledger_of_another_version(place):
     newest = max((place.run / "ledger").iterdir())
     newest.write_bytes(newest.read_bytes().replace(b'"format":', b'"format":9', 1))
+
+
+@place
+def a_generation_of_another_version_without_a_commit(place):
+    newest = max((place.run / "ledger").iterdir())
+    newest.with_name("000003.jsonl").write_bytes(newest.read_bytes().replace(b'"format":', b'"format":9', 1))
+
+
+@good
+def a_ledger_of_another_version_before_the_newest(place):
+    oldest = min((place.run / "ledger").iterdir())
+    oldest.write_bytes(oldest.read_bytes().replace(b'"format":', b'"format":9', 1))
+
+
+@place
+def a_lease_of_another_version(place):
+    elsewhere = this_driver("other", beat_s=0.01).model_copy(update={"format": 99})
+    Storage(str(place.run)).write(lease_name(9), seal(elsewhere))
+
+
+@place
+def a_name_of_another_version(place):
+    name = place.run / "run.json"
+    name.write_bytes(name.read_bytes().replace(b'"format":', b'"format":9', 1))
+
+
+@good
+def a_torn_ledger(place):
+    newest = max((place.run / "ledger").iterdir())
+    newest.write_bytes(newest.read_bytes()[:100])
+
+
+@good
+def no_ledger(place):
+    shutil.rmtree(place.run / "ledger")
+
+
+@good
+def no_jobs(place):
+    shutil.rmtree(place.run / "jobs")
+
+
+@place
+def a_torn_job(place):
+    for file in (place.run / "jobs").iterdir():
+        file.write_text("{")
+
+
+@good
+def a_torn_claim(place):
+    max((place.run / "generations").iterdir()).write_text("{")
+
+
+@good
+def a_claim_by_a_newer_generation(place):
+    newest = max((place.run / "generations").iterdir())
+    shutil.copy(newest, newest.with_name("000099.json"))
+
+
+@good
+def odd_names(place):
+    for folder in FOLDERS:
+        (place.run / folder).mkdir(exist_ok=True)
+        (place.run / folder / "odd").write_text("x")
+
+
+@good
+def a_failure_and_a_status_that_are_torn(place):
+    for name in ("failure.json", "status.json"):
+        (place.run / name).write_text("{")
+
+
+@good
+def folders_in_the_place_of_files(place):
+    for name in ("failure.json", "status.json"):
+        (place.run / name).mkdir()
 
 
 def _broken_folder(name, kind):
@@ -257,8 +339,6 @@ def reached(tmp_path, monkeypatch):
 
 
 MOUNTED = {"read_only", "read_only_above", "full", *(f"{name} is read-only" for name in FOLDERS)}
-GOOD = {"a_run", "no_run_yet", "missing_parents", "leased_on_another_machine", "a_torn_lease", "a_torn_commit"}
-GOOD |= {"resources_that_no_node_has"}
 
 
 @pytest.mark.parametrize(
