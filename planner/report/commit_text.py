@@ -78,10 +78,10 @@ def dry_run_lines(job: Job, ahead: "Forecast") -> list[str]:
         return [f"not known: {size.reason}"]
     needed = _most_copies(job) * size.node_bytes(count, ahead.node_workers)
     copy = f"host memory for copies: at most {size_text(needed)}"
-    if ahead.place.available_bytes is None:
+    if ahead.available_bytes is None:
         copy += " on a node"
     else:
-        copy += f" on this machine, where {size_text(ahead.place.available_bytes)} are available"
+        copy += f" on this machine, where {size_text(ahead.available_bytes)} are available"
     return [
         state_text(job, size),
         f"at most {size_text(size.worker_bytes(count))} per worker on {counted(count, 'worker')}",

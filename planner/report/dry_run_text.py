@@ -27,9 +27,9 @@ def dry_run_text(start: Start, ahead: Forecast, width: int | None = None) -> lis
     every = job.checkpoint.every
     pace = "automatic interval (checkpoint.every: auto)" if every == "auto" else f"every {every}"
     facts = [
-        ("cluster", ahead.place.text),
-        *([("", ahead.place.waits)] if ahead.place.waits else []),
-        *([("warning", ahead.place.warning)] if ahead.place.warning else []),
+        ("cluster", ahead.cluster),
+        *([("", ahead.waits)] if ahead.waits else []),
+        *([("warning", start.warning)] if start.warning else []),
         *(("warning", text) for text in start.passed_over),
         ("steps", f"{_steps(start)}, {counted(job.batch.global_batch, 'sample')} each"),
         *(("changed", change) for change in start.changes),
@@ -125,11 +125,11 @@ def dry_run_json(start: Start, ahead: Forecast) -> str:
         "changes": start.changes,
         "conversions": conversions(start.job, start.num_samples),
         "gradient": _gradient(start.job, ahead),
-        "cluster": ahead.place.text,
-        "waits": ahead.place.waits,
-        "warning": ahead.place.warning,
+        "cluster": ahead.cluster,
+        "waits": ahead.waits,
+        "warning": start.warning,
         "plan": plan_object(ahead.plan),
-        "available_bytes": ahead.place.available_bytes,
+        "available_bytes": ahead.available_bytes,
         "notes": _notes(start),
         **commit_keys(ahead.commits, ahead.plan.world_size, ahead.storage_gbps, ahead.node_workers),
     }

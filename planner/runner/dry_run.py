@@ -11,46 +11,29 @@ from planner.plan import Plan, make_plan, useful_workers, workers_on_node
 from planner.plan.commit_size import COPIES, CommitSize, NotKnown, most_copies
 from planner.runner.commit_size import commit_size
 from planner.runner.execute import resource_warning
-from planner.runner.local import LocalShape, Where, address_of
+from planner.runner.local import LocalShape
 from planner.runner.start import Start
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where a job would run."""
-
-    text: str
-    waits: str = ""
-    """what it would wait for, or empty if it would begin at once"""
-    warning: str = ""
-    """what the local cluster lacks and what the run would do without it, or empty"""
-    rooms: tuple[int, ...]
-    """workers that fit on each node. All nodes of a local cluster are this machine"""
-    available_bytes: int | None = None
-    """memory that is available here. None on another cluster"""
-    has_gpus: bool = True
-    """whether the state itself is in GPU memory"""
-
-    @property
-    def room(self) -> int:
-        """Workers that fit on all nodes."""
-        return sum(self.rooms)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
     """How a start would go on."""
 
-    place: Place
+    cluster: str
+    """where it would run, as text"""
+    waits: str
+    """what it would wait for, or empty if it would begin at once"""
     plan: Plan
     """of the first world size"""
     commits: CommitSize | NotKnown
     """the size of a commit"""
     node_workers: int
     """workers on the node that has the most of them, at the first world size"""
+    available_bytes: int | None
+    """memory that is available on this machine, if the job would run here"""
     copies_fit: int
-    """how many copies of each worker's state fit into the memory of the place, at most those of the job
-    (`most_copies`). All of them if that is not known"""
+    """how many copies of each worker's state fit into `available_bytes`, at most those of the job (`most_copies`). All
+    of them if that is not known"""
     storage_gbps: float | None
     """what the user says that the storage takes, in 10^9 bytes per second"""
 
@@ -65,53 +48,48 @@ def forecast(start: Start, *, storage_gbps: float | None = None) -> Forecast:
     Raises:
         PlannerError: the cluster does not answer, as a run would find out at this point.
     """
-    job = start.job
-    place = _here(start.local) if start.local else _at(job, start.where)
+    job, local = start.job, start.local
+    # All nodes of a local cluster are this machine, so its workers share one node.
+    cluster, waits, rooms = (_text(local), "", [local.num_workers]) if local else _at(job, start.address)
     sizes, workers = batch_sizes(job), workers_of(job)
-    plan = make_plan(sizes, useful_workers(sizes, workers, workers.nearest(place.room)))
+    plan = make_plan(sizes, useful_workers(sizes, workers, workers.nearest(sum(rooms))))
     commits = commit_size(job, may_build=True)
-    node_workers = min(max(1, *place.rooms), plan.world_size)
+    node_workers = min(max(1, *rooms), plan.world_size)
     return Forecast(
-        place=place,
+        cluster=cluster,
+        waits=waits,
         plan=plan,
         commits=commits,
         node_workers=node_workers,
-        copies_fit=_copies_that_fit(job, commits, node_workers, plan.world_size, place),
+        available_bytes=available_bytes() if local else None,
+        copies_fit=_copies_that_fit(job, local, commits, node_workers, plan.world_size),
         storage_gbps=storage_gbps,
     )
 
 
-def _copies_that_fit(job: Job, commits: CommitSize | NotKnown, node_workers: int, world_size: int, place: Place) -> int:
+def _copies_that_fit(
+    job: Job, local: LocalShape | None, commits: CommitSize | NotKnown, node_workers: int, world_size: int
+) -> int:
     """How many copies fit into the memory here. On the CPU, the state itself takes as much as one more."""
     most = most_copies(in_memory=job.checkpoint.memory != "off")
-    if isinstance(commits, NotKnown) or place.available_bytes is None:
+    if isinstance(commits, NotKnown) or local is None:
         return most
-    here = place.available_bytes // max(commits.node_bytes(world_size, node_workers), 1) - (not place.has_gpus)
+    here = available_bytes() // max(commits.node_bytes(world_size, node_workers), 1) - (not local.gpus)
     return next((copies for copies in COPIES if copies <= min(here, most)), 0)
 
 
-def _here(local: LocalShape) -> Place:
-    """The local cluster."""
+def _text(local: LocalShape) -> str:
+    """The local cluster, as text."""
     on = counted(local.gpus, "GPU") if local.gpus else "CPU"
     room = f"local Ray cluster, {counted(local.num_workers, 'worker')} ({on})"
-    return Place(
-        text=", ".join(filter(None, (room, local.unused))),
-        warning=local.warning,
-        rooms=(local.num_workers,),
-        available_bytes=available_bytes(),
-        has_gpus=bool(local.gpus),
-    )
+    return ", ".join(filter(None, (room, local.unused)))
 
 
-def _at(job: Job, where: Where) -> Place:
-    """Another cluster."""
-    address = address_of(where)
+def _at(job: Job, address: str) -> tuple[str, str, list[int]]:
+    """The cluster at the address and what the run would wait for, as texts, and the workers that fit on each node."""
     launch.set_environment(launch.CLUSTER, embedded=False)
     with connection.connected(address, verbose=False):
         found = alive_nodes()
-    rooms = tuple(workers_on_node(node, job.workers.taken) for node in found)
-    return Place(
-        text=f"{address}: {counted(len(found), 'node')} with room for {counted(sum(rooms), 'worker')}",
-        waits=resource_warning(job, found),
-        rooms=rooms,
-    )
+    rooms = [workers_on_node(node, job.workers.taken) for node in found]
+    text = f"{address}: {counted(len(found), 'node')} with room for {counted(sum(rooms), 'worker')}"
+    return text, resource_warning(job, found), rooms

@@ -26,7 +26,7 @@ from planner.runner.driver_end import (
     driver_end_message,
     newest_commit_text,
 )
-from planner.runner.local import address_of, embedded
+from planner.runner.local import embedded
 from planner.runner.signals import ended_like_ctrl_c
 from planner.runner.start import SILENT, Start, disk_watch
 from planner.runner.tracking_child import TrackingChild
@@ -125,7 +125,7 @@ def _train(start: Start, launch: Launch, display: Display) -> None:
         warnings = (f"warning: {text}" for text in start.passed_over)
         display.say("\n".join((start.opening, *warnings, *(f"data: {note}" for note in start.data_notes))))
         cluster = stack.enter_context(embedded(local, display.say, display.progress)) if local else None
-        place = cluster.address if cluster else address_of(start.where)
+        place = cluster.address if cluster else start.address
         with display.doing(f"connecting to the Ray cluster at {place}"):
             stack.enter_context(_connected(place, watch, verbose=display.verbose, is_embedded=cluster is not None))
         if warning := resource_warning(start.job, alive_nodes()):

@@ -41,11 +41,6 @@ def where(address: str, nodes: int) -> Where:
     return Cluster(address=address) if address else Local(nodes=nodes)
 
 
-def address_of(where: Where) -> str:
-    """The address of a cluster that is there already. Empty for a local one, which has none before it starts."""
-    return where.address if isinstance(where, Cluster) else ""
-
-
 @dataclass(frozen=True, kw_only=True)
 class LocalShape:
     """The shape of a job's local cluster: one node per worker, or with real GPUs one node that has them all."""

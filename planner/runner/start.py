@@ -26,7 +26,7 @@ from planner.local_cluster.embedded import require_platform
 from planner.order.order import Order
 from planner.provenance.identity import identity_of, job_changes, open_data, require_same, require_same_first_weights
 from planner.runner.display import Display, Say
-from planner.runner.local import Local, LocalShape, Where, local_cluster
+from planner.runner.local import Cluster, Local, LocalShape, Where, local_cluster
 from planner.runner.signals import ended_like_ctrl_c
 from planner.runner.tracking_child import check_trackers
 from planner.store.lease import newest_lease, require_no_driver
@@ -45,7 +45,8 @@ class Start:
 
     job: Job
     """with absolute paths"""
-    where: Where
+    address: str
+    """of a Ray cluster, or empty for a local one, which has none before it starts"""
     local: LocalShape | None
     """the shape of the local cluster. None on another cluster, and if the run is finished"""
     run: RunFolder
@@ -80,6 +81,11 @@ class Start:
     def url(self) -> str:
         """The run's folder or URL."""
         return self.run.storage.url
+
+    @property
+    def warning(self) -> str:
+        """What the local cluster lacks, and what the run does without it. Empty if nothing, or on another cluster."""
+        return self.local.warning if self.local else ""
 
     @property
     def step(self) -> int:
@@ -141,7 +147,7 @@ def plan_start(
     begins = f"resuming at step {newest.manifest.step} of {total or '?'}" if newest.manifest else "a new run"
     start = Start(
         job=job,
-        where=where,
+        address=where.address if isinstance(where, Cluster) else "",
         local=None,
         run=run,
         accept=accept,
@@ -156,18 +162,18 @@ def plan_start(
         opening=f"{job.name}: {begins} in {url}",
         resume_command=resume_command,
     )
-    return start if start.finished else _with_place(start, display)
+    return start if start.finished else _with_place(start, where, display)
 
 
-def _with_place(start: Start, display: Display) -> Start:
+def _with_place(start: Start, where: Where, display: Display) -> Start:
     """The start with its cluster's shape, after the checks of this process, the cluster, the code and the folder.
 
     Raises:
         PlannerError: the start is refused.
     """
     job, storage = start.job, start.run.storage
-    require_free(is_local=isinstance(start.where, Local))
-    local = _local(job, start.where, display)
+    require_free(is_local=isinstance(where, Local))
+    local = _local(job, where, display)
     if job.is_own and start.num_samples:  # a cluster's nodes may have the file where this machine does not
         function_of(job.data.path, "train")
     with display.doing("checking the run's folder"), disk_watch(start.url, display.warn), ended_like_ctrl_c():

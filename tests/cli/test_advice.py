@@ -17,7 +17,6 @@ from planner.cli import demo_command
 from planner.cli.commands import COMMANDS, load
 from planner.data.jsonl import NAME_THE_FIELD
 from planner.runner import execute
-from planner.runner.local import Local
 from planner.runner.start import Start
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
@@ -154,7 +153,7 @@ def test_the_demo_audits_a_loop_of_ones_own_without_another_option(cli, own_job,
         folder = RunFolder(Storage(job.run_path))
         no = {"local": None, "accept": frozenset(), "committed": None, "passed_over": (), "data_notes": ()}
         no |= {"notes": (), "changes": (), "begins": "", "opening": "", "resume_command": ""}
-        return Start(job=job, where=Local(), run=folder, num_samples=9, total_steps=4, **no)
+        return Start(job=job, address="", run=folder, num_samples=9, total_steps=4, **no)
 
     def run(start, _display):
         started.append(start)
