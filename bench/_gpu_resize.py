@@ -81,16 +81,14 @@ def outcome(url: str) -> dict[str, Any]:
 def go_through(sizes: tuple[int, ...], job: Job, url: str, *, on_ray: bool) -> float:
     """Train the job with this history. Returns the seconds that it took."""
     began_s = time.monotonic()
-    launch = Launch(job=job, url=url)
     history = stages(sizes, job.train.steps or 1)
     if on_ray:
-        from planner.dispatch import launch as dispatch
-        from planner.rehearsal.on_ray import rehearse_on_ray
+        from planner.runner.verify_job import rehearse_on_ray
 
-        rehearse_on_ray(dispatch.new_launch(job, url, frozenset()), history, print)
+        rehearse_on_ray(job, url, history, say=print)
     else:
         with LocalWorkers(max(sizes)) as workers:
-            rehearse(workers, launch, history, train_observed, print)
+            rehearse(workers, Launch(job=job, url=url), history, train_observed, print)
     return time.monotonic() - began_s
 
 

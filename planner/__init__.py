@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from planner.own import Run
     from planner.plan import Plan
     from planner.runner.audit_run import audit
-    from planner.runner.job_argument import read_job
-    from planner.runner.job_plans import plans
+    from planner.runner.job_argument import plans, read_job
     from planner.runner.run_job import run
 
     __version__: str
@@ -28,7 +27,7 @@ _HOMES = {
     "Run": "planner.own:Run",
     "__version__": "planner.base.version:VERSION",
     "audit": "planner.runner.audit_run:audit",
-    "plans": "planner.runner.job_plans:plans",
+    "plans": "planner.runner.job_argument:plans",
     "read_job": "planner.runner.job_argument:read_job",
     "run": "planner.runner.run_job:run",
 }

@@ -9,9 +9,8 @@ from planner.cli.options import JsonOption, print_heading
 from planner.errors import UserError
 from planner.report.audits import audit_json, phase_table, verdict
 from planner.runner.audit_run import audit as audit_run
-from planner.store.lease import newest_lease
+from planner.store.lease import driver_state, newest_lease
 from planner.store.storage import Storage
-from planner.store.survey import driver_state
 
 
 def audit(

@@ -2,6 +2,7 @@
 
 import shlex
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -13,13 +14,14 @@ from planner.cli.terminal import display_on
 from planner.dispatch.ray_internal import drain_node
 from planner.local_cluster.embedded import EmbeddedCluster
 from planner.report.audits import phase_table, verdict
-from planner.report.dry_run_text import NOTHING_DONE
+from planner.report.dry_run_text import NOTHING_KEPT
 from planner.report.run_view import RunView
+from planner.runner import execute
 from planner.runner.audit_run import audit
 from planner.runner.display import Say, StartedRun
-from planner.runner.execute import execute
 from planner.runner.job_argument import read_job
-from planner.runner.prepare import prepare
+from planner.runner.local import Local
+from planner.runner.start import plan_start
 from planner.store.storage import Storage
 
 # It is part of the package, so `planner demo` needs no checkout.
@@ -44,29 +46,23 @@ def demo(
     path = _fresh_path(spec.run_path)
     spec = spec.model_copy(update={"checkpoint": spec.checkpoint.model_copy(update={"path": path})})
     out = console()
-    prepared = prepare(spec, frozenset(), display_on(out), check_data=True)
-    promise = f"{prepared.total_steps} steps of exactly {spec.batch.global_batch} samples"
-    opening, script = f"{spec.name}: {promise}, in {path}", _Script(prepared.total_steps)
+    again = shlex.join(["planner", "run", job, "--set", f"checkpoint.path={path}"])
+    start = plan_start(spec, Local(nodes=_NODES_AT_START), display=display_on(out), resume_command=again)
+    promise = f"{start.total_steps} steps of exactly {spec.batch.global_batch} samples"
+    start = replace(start, opening=f"{spec.name}: {promise}, in {path}")
+    script = _Script(start.total_steps)
     display = display_on(out, script)
     if dry_run:
-        for line in (opening, *script.summary, "", NOTHING_DONE):
+        for line in (start.opening, *script.summary, "", NOTHING_KEPT):
             display.say(line)
         return
-    result = execute(
-        prepared,
-        display,
-        opening=opening,
-        address="",
-        nodes=_NODES_AT_START,
-        verbose=False,
-        resume_command=shlex.join(["planner", "run", job, "--set", f"checkpoint.path={path}"]),
-    )
-    display.say(closing_text(prepared.job, result))
+    result = execute.run(start, display)
+    display.say(closing_text(start.job, result))
     if not result.finished:
         raise typer.Exit(130)
     # The user named the code of a loop of their own with the job.
     with display.progress("steps audited") as progress:
-        code = prepared.job.data.path if prepared.job.is_own else ""
+        code = start.job.data.path if start.job.is_own else ""
         audited = audit(result.url, code=code, progress=progress)
     header, *rows = phase_table(audited)
     out.print(f"\n{header}", style="bold", soft_wrap=True)

@@ -24,8 +24,7 @@ from planner.report.commit_text import commit_keys, plan_lines
 from planner.report.plan_table import plan_json, plan_table
 from planner.report.text_columns import wrapped
 from planner.runner.commit_size import commit_size
-from planner.runner.job_argument import read_job
-from planner.runner.job_plans import plans
+from planner.runner.job_argument import plans, read_job
 
 if TYPE_CHECKING:
     from planner.cli.plan_cluster import OnCluster

@@ -23,15 +23,16 @@ from planner.cli.options import (
 from planner.cli.terminal import display_on
 from planner.errors import UserError
 from planner.job import HfModel, Job
+from planner.provenance.identity import parse_accept
 from planner.report.dry_run_text import dry_run_json, dry_run_text
 from planner.report.run_table import detail_json, run_detail
-from planner.runner.accept import parse_accept
-from planner.runner.dry_run import check_start
-from planner.runner.execute import RunResult, execute
+from planner.runner import execute
+from planner.runner.dry_run import forecast
+from planner.runner.execute import RunResult
 from planner.runner.job_argument import read_job
-from planner.runner.local import MOST_NODES
-from planner.runner.prepare import prepare
+from planner.runner.local import MOST_NODES, where
 from planner.runner.run_job import resume_command
+from planner.runner.start import plan_start
 from planner.store.survey import MOST_GENERATIONS, survey
 
 
@@ -67,29 +68,29 @@ def run(
     fields = parse_accept(accept or [])
     spec = read_job(job, set_ or [])
     out = console(stderr=as_json)
-    display = display_on(out)
-    prepared = prepare(spec, fields, display, check_data=not address, file=job, command="run")
-    if prepared.finished:
-        display.say(f"{prepared.url}: {prepared.finished_text}, nothing to do")
-        _print_json(prepared.url, wanted=as_json)
+    display = display_on(out, verbose=verbose)
+    again = resume_command(job, address=address, nodes=nodes, overrides=set_ or [], accept=accept or [])
+    start = plan_start(
+        spec,
+        where(address, nodes),
+        accept=fields,
+        display=display,
+        resume_command=os.environ.get(RESUME_VARIABLE) or again,
+        file=job,
+        command="run",
+    )
+    if start.finished:
+        display.say(f"{start.url}: {start.finished_text}, nothing to do")
+        _print_json(start.url, wanted=as_json)
         return
     if dry_run:
         with display.doing(f"checking the start{f' at {address}' if address else ''}"):
-            dry = check_start(prepared, display.warn, address=address, nodes=nodes, storage_gbps=storage_gbps)
-        typer.echo(dry_run_json(dry) if as_json else "\n".join(dry_run_text(prepared.job, dry, terminal_width())))
+            ahead = forecast(start, storage_gbps=storage_gbps)
+        typer.echo(dry_run_json(start, ahead) if as_json else "\n".join(dry_run_text(start, ahead, terminal_width())))
         return
-    again = resume_command(job, address=address, nodes=nodes, overrides=set_ or [], accept=accept or [])
-    result = execute(
-        prepared,
-        display,
-        opening=f"{spec.name}: {prepared.resume_text} in {prepared.url}",
-        address=address,
-        nodes=nodes,
-        verbose=verbose,
-        resume_command=os.environ.get(RESUME_VARIABLE) or again,
-    )
-    display.say(closing_text(prepared.job, result))
-    _print_json(prepared.url, wanted=as_json)  # also after an interrupt, because a script needs the run's state
+    result = execute.run(start, display)
+    display.say(closing_text(start.job, result))
+    _print_json(start.url, wanted=as_json)  # also after an interrupt, because a script needs the run's state
     if not result.finished:
         raise typer.Exit(130)
 

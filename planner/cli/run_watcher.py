@@ -9,13 +9,13 @@ from planner.report.run_history import RunHistory
 from planner.report.run_table import run_detail
 from planner.report.watched_run import Driver, Seen
 from planner.store.follow import Follower
-from planner.store.lease import newest_lease
+from planner.store.lease import driver_state, newest_lease
 from planner.store.lease_record import FoundLease
 from planner.store.records import Record
 from planner.store.run_folder import RunFolder
 from planner.store.run_status import RunStatus, read_status
 from planner.store.storage import Storage
-from planner.store.survey import driver_state, is_run, survey
+from planner.store.survey import is_run, survey
 
 # Of each earlier generation: about 1,500 steps.
 _TAIL_BYTES = 2**19

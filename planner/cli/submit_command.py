@@ -20,7 +20,7 @@ from planner.cli.options import (
     warn_of_open_token,
 )
 from planner.job import Job
-from planner.runner.accept import parse_accept
+from planner.provenance.identity import parse_accept
 from planner.runner.job_argument import read_job
 from planner.submit.shipment import Shipment, collect, mebibytes, require_lasting
 from planner.submit.submission import Submission, dashboard_address, new_submission

@@ -16,7 +16,7 @@ React = Callable[[StartedRun, Say, RunView], None]
 """called with every new view of a run, and may show lines"""
 
 
-def display_on(out: Console, react: React | None = None) -> Display:
+def display_on(out: Console, react: React | None = None, *, verbose: bool = False) -> Display:
     """A display with lines and the live panel on `out`, and with warnings and progress bars on stderr."""
 
     @contextmanager
@@ -35,4 +35,5 @@ def display_on(out: Console, react: React | None = None) -> Display:
         progress=progress_bar,
         doing=partial(doing, out=out),
         watch=watch,
+        verbose=verbose,
     )

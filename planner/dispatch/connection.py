@@ -59,11 +59,8 @@ def connected(address: str, *, verbose: bool, embedded: bool = False) -> Iterato
     from ray.exceptions import RayError
 
     require(cluster_names)
-    if embedded and not keeps_loopback():
-        raise UserError(
-            "ray was imported before planner.run could set the variables that a local cluster needs. Import ray later, "
-            "or set RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 before you import it"
-        )
+    if embedded:
+        _require_loopback()
     try:
         ray.init(
             address=address,
@@ -91,15 +88,30 @@ def _embedded_text(error: BaseException) -> str:
     return f"the local Ray cluster cannot be used. Ray says {type(error).__name__}: {reason}"
 
 
-def require_free() -> None:
-    """Check that this process is not connected to a cluster. Ray allows one connection at a time.
+def require_free(*, is_local: bool) -> None:
+    """Check that this process can connect to a cluster: Ray allows one connection at a time.
+
+    Args:
+        is_local: whether it will be a local one, for which ray must not have been imported with other variables.
 
     Raises:
-        UserError: this process is connected.
+        UserError: this process is connected, or has imported ray too early.
     """
     ray = sys.modules.get("ray")  # do not import ray for this check
-    if ray is not None and ray.is_initialized():
+    if ray is None:
+        return
+    if ray.is_initialized():
         raise UserError("this process is already connected to a Ray cluster. Call ray.shutdown() first")
+    if is_local:
+        _require_loopback()
+
+
+def _require_loopback() -> None:
+    if not keeps_loopback():
+        raise UserError(
+            "ray was imported before planner.run could set the variables that a local cluster needs. Import ray later, "
+            "or set RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 before you import it"
+        )
 
 
 def ray_listeners() -> tuple[str, str]:

@@ -57,6 +57,16 @@ class NodeShape:
 ONE_CPU = NodeShape(cpus=1)
 
 
+def require_platform() -> None:
+    """Check that this machine can run a local cluster.
+
+    Raises:
+        RunError: it is not Linux.
+    """
+    if not sys.platform.startswith("linux"):
+        raise RunError(f"the embedded cluster needs Linux, not {sys.platform}: give a cluster's address")
+
+
 class EmbeddedCluster:
     """A context manager for a cluster of a head without CPUs and `num_nodes` nodes.
 
@@ -102,8 +112,7 @@ class EmbeddedCluster:
         Raises:
             RunError: this is not Linux, the cluster already runs, or it could not be started.
         """
-        if not sys.platform.startswith("linux"):
-            raise RunError(f"the embedded cluster needs Linux, not {sys.platform}: give a cluster's address")
+        require_platform()
         if self._link is not None:
             raise RunError(f"the embedded cluster already runs at {self._address}: close it first")
         for number in range(1, STARTS + 1):

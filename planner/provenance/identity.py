@@ -3,12 +3,13 @@
 No torch, no Ray.
 """
 
+from collections.abc import Iterable
 from hashlib import sha256
 from typing import Any
 
 from planner.data.base import AnyDataset, Progress, no_progress
 from planner.data.open import open_dataset
-from planner.errors import ResumeRefused
+from planner.errors import ResumeRefused, UserError
 from planner.job import HfModel, Job
 from planner.order.order import Order
 from planner.plan import BatchSizes, Plan, make_plan
@@ -81,6 +82,18 @@ MODEL = "model"
 """the files at model.path and the model's settings"""
 ACCEPTABLE = (*_DECIDED_BY, DEVICE)
 """what `--accept` takes: the fields of a run's identity, and the device of a `bitwise` run"""
+
+
+def parse_accept(fields: Iterable[str]) -> frozenset[str]:
+    """Return the fields that `--accept` names. A single string counts as one field.
+
+    Raises:
+        UserError: a field does not exist.
+    """
+    named = frozenset([fields] if isinstance(fields, str) else fields)
+    if unknown := sorted(named - set(ACCEPTABLE)):
+        raise UserError(f"--accept {unknown[0]}: write one of {', '.join(ACCEPTABLE)}")
+    return named
 
 
 def job_changes(before: Job, now: Job) -> dict[str, str]:

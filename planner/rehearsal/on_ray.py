@@ -8,13 +8,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from types import TracebackType
 from typing import Self
 
-from planner.dispatch import launch as dispatch
 from planner.dispatch import mailbox
-from planner.dispatch.connection import connected, require_ray
 from planner.dispatch.ray_internal import drain_node, kv_get, kv_put
 from planner.dispatch.worker import worker_hooks
 from planner.errors import TrainingFailed
@@ -33,51 +30,29 @@ _NOTICE_S = 30.0
 _CHANGE_DEADLINE_S = 180.0
 
 
-def rehearse_on_ray(
-    launch: Launch,
-    history: Sequence[SizePhase],
-    say: Callable[[str], None],
-    now: Callable[[str], None] = lambda _text: None,
-) -> None:
-    """Train the job on an embedded cluster that changes as `history` says. Call it in the main thread.
+class Director:
+    """A context manager with a thread that changes the cluster when a stage's steps are done.
 
-    `now` gets what is done meanwhile.
-
-    Raises:
-        PlannerError: the run did not finish.
+    Its workers have the hooks of `observed_hooks` with the same history.
     """
-    dispatch.set_environment(dispatch.EMBEDDED, embedded=True)
-    require_ray("")
-    starting = f"starting a Ray cluster of {history[0].world_size} nodes"
-    say(starting)
-    now(starting)
-    with (
-        EmbeddedCluster(num_nodes=history[0].world_size, say=say) as cluster,
-        connected(cluster.address, verbose=False, embedded=True),
-        _Director(cluster, launch, history, say),
-    ):
-        sizes = " -> ".join(str(part.world_size) for part in history)
-        now(f"starting the workers, and training {history[-1].end_step} steps at {sizes} workers")
-        hooks = partial(observed_hooks, tuple(history))
-        dispatch.train_on_ray(launch, on_cpu=True, embedded=True, hooks=hooks, eager=True)
-    say(f"{history[-1].end_step} steps done")
-
-
-class _Director:
-    """A context manager with a thread that changes the cluster when a stage's steps are done."""
 
     def __init__(
-        self, cluster: EmbeddedCluster, launch: Launch, history: Sequence[SizePhase], say: Callable[[str], None]
+        self,
+        cluster: EmbeddedCluster,
+        run: RunFolder,
+        launch_id: str,
+        history: Sequence[SizePhase],
+        say: Callable[[str], None],
     ) -> None:
-        self._cluster, self._launch, self._history, self._say = cluster, launch, history, say
+        self._cluster, self._launch_id, self._history, self._say = cluster, launch_id, history, say
         self._noticed: set[str] = set()
         self._num_taken = 0
-        self._follower = Follower(RunFolder(Storage(launch.url)))
+        self._follower = Follower(run)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="planner-director", daemon=True)
 
     def __enter__(self) -> Self:
-        _begin_stage(self._launch.launch_id, 0)
+        _begin_stage(self._launch_id, 0)
         self._thread.start()
         return self
 
@@ -97,7 +72,7 @@ class _Director:
             if done >= self._history[number].end_step:
                 number += 1
                 # Publish the stage first: the new group reads it when it starts.
-                _begin_stage(self._launch.launch_id, number)
+                _begin_stage(self._launch_id, number)
                 self._change_to(self._history[number].world_size)
 
     def _change_to(self, world_size: int) -> None:

@@ -34,7 +34,7 @@ def verdict(audit: Audit, driver: str = "none") -> list[str]:
 
     Args:
         audit: the audit.
-        driver: the state of the run's driver, from `planner.store.survey.driver_state`.
+        driver: the state of the run's driver, from `planner.store.lease.driver_state`.
     """
     batches = ", then ".join(str(batch) for batch in audit.global_batches)
     done = "finished" if audit.steps == audit.total_steps else f"of {audit.total_steps} planned"

@@ -9,7 +9,7 @@ from planner.job import AdamW, Job, Optimizer, RMSprop
 from planner.plan.commit_size import COPIES, CommitSize, NotKnown, most_copies
 
 if TYPE_CHECKING:  # it imports what connects to a cluster, which a plan does not need
-    from planner.runner.dry_run import DryRun
+    from planner.runner.dry_run import Forecast
 
 NodeWorkers = Mapping[int, int]
 """world size -> the workers on the node that has the most of them"""
@@ -71,28 +71,28 @@ def _most_copies(job: Job) -> int:
     return most_copies(in_memory=job.checkpoint.memory != "off")
 
 
-def dry_run_lines(job: Job, dry: "DryRun") -> list[str]:
+def dry_run_lines(job: Job, ahead: "Forecast") -> list[str]:
     """The lines of a dry run about commits at its first world size."""
-    size, count = dry.commits, dry.plan.world_size
+    size, count = ahead.commits, ahead.plan.world_size
     if isinstance(size, NotKnown):
         return [f"not known: {size.reason}"]
-    needed = _most_copies(job) * size.node_bytes(count, dry.node_workers)
+    needed = _most_copies(job) * size.node_bytes(count, ahead.node_workers)
     copy = f"host memory for copies: at most {size_text(needed)}"
-    if dry.available_bytes is None:
+    if ahead.available_bytes is None:
         copy += " on a node"
     else:
-        copy += f" on this machine, where {size_text(dry.available_bytes)} are available"
+        copy += f" on this machine, where {size_text(ahead.available_bytes)} are available"
     return [
         state_text(job, size),
         f"at most {size_text(size.worker_bytes(count))} per worker on {counted(count, 'worker')}",
-        copy if dry.copies_fit == _most_copies(job) else f"{copy}. That is too little: {_goes_on(job, dry)}",
-        *([] if dry.storage_gbps is None else [durable_text(size, dry.storage_gbps)]),
+        copy if ahead.copies_fit == _most_copies(job) else f"{copy}. That is too little: {_goes_on(job, ahead)}",
+        *([] if ahead.storage_gbps is None else [durable_text(size, ahead.storage_gbps)]),
     ]
 
 
-def _goes_on(job: Job, dry: "DryRun") -> str:
+def _goes_on(job: Job, ahead: "Forecast") -> str:
     """How a run goes on for which not all copies fit."""
-    lacking = min(copies for copies in COPIES if dry.copies_fit < copies <= _most_copies(job))
+    lacking = min(copies for copies in COPIES if ahead.copies_fit < copies <= _most_copies(job))
     return f"training would go on {COPIES[lacking]}"
 
 

@@ -18,6 +18,7 @@ class StartedRun:
     """A run that is about to train: what a caller needs to watch it."""
 
     run: RunFolder
+    launch_id: str
     step: int
     """steps committed so far"""
     total_steps: int
@@ -70,8 +71,10 @@ class Display:
     """shows what is being done if it takes more than some seconds"""
     watch: Callable[[StartedRun], AbstractContextManager[Say]] = _not_watched
     """returns a context that shows the run's steps, and whose value shows messages between them"""
+    verbose: bool = False
+    """whether Ray's own messages are shown, which pass by this display"""
 
 
-def lines_only(say: Say) -> Display:
+def lines_only(say: Say, *, verbose: bool = False) -> Display:
     """A display that only shows messages, with `say`."""
-    return Display(say=say, warn=say, watch=lambda _started: nullcontext(say))
+    return Display(say=say, warn=say, watch=lambda _started: nullcontext(say), verbose=verbose)

@@ -1,4 +1,4 @@
-"""Trains a prepared job to its end: takes the lease, starts or joins the cluster, and starts the workers."""
+"""Runs a checked start to its end: takes the lease, starts or joins the cluster, and starts the workers."""
 
 import contextlib
 import os
@@ -13,23 +13,29 @@ from planner.dispatch import connection
 from planner.dispatch import launch as dispatch
 from planner.dispatch.metrics_exporter import MetricsExporter
 from planner.dispatch.resources import alive_nodes, room_for, shortage
-from planner.dispatch.token_file import token_warning
 from planner.errors import ClusterLost, RunError, StoreError, TrainingFailed
 from planner.job import Job
+from planner.local_cluster.embedded import EmbeddedCluster
 from planner.plan import Resources
-from planner.runner.commit_text import commit_text, newest_commit_text
 from planner.runner.display import Display, StartedRun
-from planner.runner.driver_end import DriverWatch, RayListeners, RunSummary, driver_end_message
-from planner.runner.local import LocalShape, embedded, local_cluster
-from planner.runner.prepare import Prepared, disk_watch
+from planner.runner.driver_end import (
+    DriverWatch,
+    RayListeners,
+    RunSummary,
+    commit_text,
+    driver_end_message,
+    newest_commit_text,
+)
+from planner.runner.local import embedded
 from planner.runner.signals import ended_like_ctrl_c
+from planner.runner.start import SILENT, Start, disk_watch
 from planner.runner.tracking_child import TrackingChild
 from planner.store.code_failure import read_failure
 from planner.store.lease import DriverLease
 from planner.store.newest import newest_commit
 from planner.store.records import Manifest
-from planner.store.run_place import require_run_place
 from planner.store.run_status import StatusWriter
+from planner.store.storage import Storage
 from planner.train.setup import Launch
 
 
@@ -54,153 +60,122 @@ class RunResult:
         return self.step >= self.total_steps > 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Start:
-    """The settings of one start."""
-
-    prepared: Prepared
-    opening: str
-    launch: Launch
-    subject: RunSummary
-    address: str
-    """of a Ray cluster, or empty for a local one"""
-    local: LocalShape | None
-    verbose: bool
-
-    @property
-    def timings(self) -> dispatch.PollSettings:
-        """How often Ray checks its workers."""
-        return dispatch.CLUSTER if self.address else dispatch.EMBEDDED
-
-
-def execute(
-    prepared: Prepared,
-    display: Display,
-    *,
-    opening: str,
-    address: str,
-    nodes: int,
-    verbose: bool,
-    resume_command: str,
-) -> RunResult:
+def run(start: Start, display: Display = SILENT) -> RunResult:
     """Run to the end, or until Ctrl-C, SIGTERM or SIGHUP. Call it in the main thread.
 
     Args:
-        prepared: the job (see `prepare`).
+        start: the checked start (see `plan_start`). A finished run starts nothing.
         display: shows the run.
-        opening: the first line that is shown.
-        address: of a Ray cluster, or empty for a local one.
-        nodes: logical nodes of the local cluster, or 0 for as many as the run uses, at most one per core or GPU.
-        verbose: whether Ray's own messages are shown.
-        resume_command: the command that resumes the run, for the message about its end.
 
     Raises:
         PlannerError: the run cannot continue.
     """
-    local = None if address else local_cluster(prepared.job, nodes)
-    if address and (warning := token_warning(os.environ)):
-        display.warn(f"planner: {warning}")
-    with disk_watch(prepared.url, display.warn):
-        require_run_place(prepared.run.storage, leave_folders=True)
-    subject = RunSummary(
-        url=prepared.url, total_steps=prepared.total_steps, resume_command=resume_command, driver=os.getpid()
-    )
-    start = _Start(
-        prepared=prepared,
-        opening=opening,
-        launch=dispatch.new_launch(prepared.job, prepared.url, prepared.accept),
-        subject=subject,
-        address=address,
-        local=local,
-        verbose=verbose,
-    )
-    interrupted = False
+    if start.finished:
+        return result_of(start, start.committed, interrupted=False)
+    launch, subject, interrupted = dispatch.new_launch(start.job, start.url, start.accept), _summary(start), False
     try:
-        _train(start, display)
+        _train(start, launch, display)
     except KeyboardInterrupt:
         interrupted = True
     except ClusterLost as error:
         raise ClusterLost(driver_end_message(subject, str(error))) from error
     except TrainingFailed as error:
-        text = f"{error} ({newest_commit_text(prepared.url, prepared.total_steps)})"
-        raise TrainingFailed(text + _traceback_line(start)) from error
+        text = f"{error} ({newest_commit_text(start.url, start.total_steps)})"
+        raise TrainingFailed(text + _traceback_line(launch)) from error
     except RunError as error:
-        if line := _traceback_line(start):
+        if line := _traceback_line(launch):
             raise type(error)(f"{error}{line}") from error
         raise
-    with disk_watch(prepared.url, display.warn):
-        newest = newest_commit(prepared.run).manifest
-    return result_of(prepared, newest, resume_command, interrupted=interrupted)
+    with disk_watch(start.url, display.warn):
+        newest = newest_commit(start.run).manifest
+    return result_of(start, newest, interrupted=interrupted)
 
 
-def _traceback_line(start: _Start) -> str:
+def _summary(start: Start) -> RunSummary:
+    return RunSummary(
+        url=start.url, total_steps=start.total_steps, resume_command=start.resume_command, driver=os.getpid()
+    )
+
+
+def _traceback_line(launch: Launch) -> str:
     """A line that says how to see the traceback of the user's code, if it failed in this launch. Empty if not."""
     with contextlib.suppress(StoreError):
-        failure = read_failure(start.prepared.run.storage)
-        if failure and failure.launch == start.launch.launch_id:
-            return f"\nFor the whole traceback: {shlex.join(['planner', 'show', start.prepared.url, '--traceback'])}"
+        failure = read_failure(Storage(launch.url))
+        if failure and failure.launch == launch.launch_id:
+            return f"\nFor the whole traceback: {shlex.join(['planner', 'show', launch.url, '--traceback'])}"
     return ""
 
 
-def _train(start: _Start, display: Display) -> None:
+def _train(start: Start, launch: Launch, display: Display) -> None:
     """Hold the run's lease, start or join the cluster, and train.
 
     Raises:
         KeyboardInterrupt: the run was interrupted.
         PlannerError: the run cannot continue.
     """
-    prepared, launch, local = start.prepared, start.launch, start.local
-    dispatch.set_environment(start.timings, embedded=local is not None)
+    storage, local = start.run.storage, start.local
+    dispatch.set_environment(dispatch.EMBEDDED if local else dispatch.CLUSTER, embedded=local is not None)
     with contextlib.ExitStack() as stack:
         stack.enter_context(ended_like_ctrl_c())
         stop = partial(os.kill, os.getpid(), signal.SIGTERM)  # `nohup` and `&` ignore SIGINT
-        stack.enter_context(DriverLease(prepared.run.storage, launch.launch_id, display.say, on_lost=stop))
-        stack.enter_context(TrackingChild(prepared.job, prepared.url, display.say))
-        watch = stack.enter_context(DriverWatch(start.subject))
-        warnings = (f"warning: {text}" for text in prepared.passed_over)
-        display.say("\n".join((start.opening, *warnings, *(f"data: {note}" for note in prepared.notes))))
+        stack.enter_context(DriverLease(storage, launch.launch_id, display.say, on_lost=stop))
+        stack.enter_context(TrackingChild(start.job, start.url, display.say))
+        watch = stack.enter_context(DriverWatch(_summary(start)))
+        warnings = (f"warning: {text}" for text in start.passed_over)
+        display.say("\n".join((start.opening, *warnings, *(f"data: {note}" for note in start.data_notes))))
         with display.doing("loading Ray"):
             connection.require_ray(start.address)
         cluster = stack.enter_context(embedded(local, display.say, display.progress)) if local else None
         place = cluster.address if cluster else start.address
         with display.doing(f"connecting to the Ray cluster at {place}"):
-            stack.enter_context(_connected(place, watch, verbose=start.verbose, is_embedded=cluster is not None))
-        if warning := resource_warning(prepared.job, alive_nodes()):
+            stack.enter_context(_connected(place, watch, verbose=display.verbose, is_embedded=cluster is not None))
+        if warning := resource_warning(start.job, alive_nodes()):
             display.say(warning)
         if exported := connection.metrics_url():
             display.say(f"metrics for Prometheus: {exported}")
-        stack.enter_context(StatusWriter(prepared.run.storage, partial(dispatch.status_of, launch)))
-        started = StartedRun(
-            run=prepared.run,
-            step=prepared.step,
-            total_steps=prepared.total_steps,
-            state=partial(dispatch.state_of, launch),
-            why=partial(dispatch.why_of, launch),
-            held_step=partial(dispatch.held_step_of, launch),
-            cluster=cluster,
+        stack.enter_context(StatusWriter(storage, partial(dispatch.status_of, launch)))
+        say = stack.enter_context(display.watch(_started(start, launch, cluster)))
+        stack.enter_context(MetricsExporter(start.run, launch, say))
+        dispatch.train_on_ray(
+            launch,
+            on_cpu=local is not None and not local.gpus,
+            embedded=cluster is not None,
+            hooks=start.hooks,
+            eager=start.eager,
+            say=say,
         )
-        say = stack.enter_context(display.watch(started))
-        stack.enter_context(MetricsExporter(prepared.run, launch, say))
-        on_cpu = local is not None and not local.gpus
-        dispatch.train_on_ray(launch, on_cpu=on_cpu, embedded=cluster is not None, say=say)
 
 
-def result_of(prepared: Prepared, newest: Manifest | None, resume_command: str, *, interrupted: bool) -> RunResult:
+def _started(start: Start, launch: Launch, cluster: EmbeddedCluster | None) -> StartedRun:
+    return StartedRun(
+        run=start.run,
+        launch_id=launch.launch_id,
+        step=start.step,
+        total_steps=start.total_steps,
+        state=partial(dispatch.state_of, launch),
+        why=partial(dispatch.why_of, launch),
+        held_step=partial(dispatch.held_step_of, launch),
+        cluster=cluster,
+    )
+
+
+def result_of(start: Start, newest: Manifest | None, *, interrupted: bool) -> RunResult:
     """Where the run stands, from its newest commit.
 
     Raises:
         RunError: it ended before its last step without an interrupt.
     """
     result = RunResult(
-        url=prepared.url,
+        url=start.url,
         step=newest.step if newest else 0,
         # Of this launch, because the commit may be from an earlier launch with fewer steps.
-        total_steps=prepared.total_steps or (newest.total_steps if newest else 0),
-        committed=commit_text(newest, prepared.url, prepared.total_steps),
-        resume_command=resume_command,
+        total_steps=start.total_steps or (newest.total_steps if newest else 0),
+        committed=commit_text(newest, start.url, start.total_steps),
+        resume_command=start.resume_command,
     )
     if not result.finished and not interrupted:
-        raise RunError(f"the workers ended early: {result.committed}. Try again with --verbose: {resume_command}")
+        again = f"Try again with --verbose: {start.resume_command}"
+        raise RunError(f"the workers ended early: {result.committed}. {again}")
     return result
 
 

@@ -1,4 +1,4 @@
-"""The local Ray cluster that a job gets if no address is given."""
+"""Where a run trains: on a cluster that is there, or on a local one that it starts."""
 
 import contextlib
 import math
@@ -16,6 +16,29 @@ from planner.runner.display import Progressing, Say, no_progress
 
 MOST_NODES = 64
 """the most logical nodes of a local cluster"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local:
+    """A local Ray cluster, which the run starts."""
+
+    nodes: int = 0
+    """logical nodes, or 0 for as many as the run uses, at most one per core or GPU"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """A Ray cluster that is there already."""
+
+    address: str
+
+
+Where = Local | Cluster
+
+
+def where(address: str, nodes: int) -> Where:
+    """The cluster at `address`, or with an empty one a local cluster."""
+    return Cluster(address=address) if address else Local(nodes=nodes)
 
 
 @dataclass(frozen=True, kw_only=True)

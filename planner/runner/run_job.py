@@ -5,14 +5,15 @@ import shlex
 import threading
 from collections.abc import Iterable
 
-from planner.dispatch.connection import require_free
 from planner.errors import UserError
 from planner.job import Job
-from planner.runner.accept import parse_accept
+from planner.provenance.identity import parse_accept
+from planner.runner import execute
 from planner.runner.display import Say, lines_only, silent
-from planner.runner.execute import RunResult, execute, result_of
+from planner.runner.execute import RunResult
 from planner.runner.job_argument import AnyJob, as_job
-from planner.runner.prepare import prepare
+from planner.runner.local import where
+from planner.runner.start import plan_start
 
 
 def run(
@@ -43,22 +44,16 @@ def run(
     if threading.current_thread() is not threading.main_thread():
         raise UserError("planner.run was called in another thread. Call it in the main thread, which gets the signals")
     address = os.environ.get("RAY_ADDRESS", "") if address is None else address
-    spec, display, fields = as_job(job), lines_only(say), parse_accept(accept)
-    command = _resume_command(job, address, nodes, sorted(fields))
-    file = "" if isinstance(job, Job) else os.fspath(job)
-    prepared = prepare(spec, fields, display, check_data=not address, file=file)
-    if prepared.finished:
-        return result_of(prepared, prepared.committed, command, interrupted=False)
-    require_free()
-    return execute(
-        prepared,
-        display,
-        opening=f"{spec.name}: {prepared.resume_text} in {prepared.url}",
-        address=address,
-        nodes=nodes,
-        verbose=verbose,
-        resume_command=command,
+    fields, display = parse_accept(accept), lines_only(say, verbose=verbose)
+    start = plan_start(
+        as_job(job),
+        where(address, nodes),
+        accept=fields,
+        display=display,
+        resume_command=_resume_command(job, address, nodes, sorted(fields)),
+        file="" if isinstance(job, Job) else os.fspath(job),
     )
+    return execute.run(start, display)
 
 
 def _resume_command(job: AnyJob, address: str, nodes: int, accept: Iterable[str]) -> str:

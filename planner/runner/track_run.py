@@ -12,10 +12,10 @@ from planner.errors import RunError, StoreError, UserError
 from planner.job import Job
 from planner.runner.display import Say
 from planner.runner.tracking_child import check_trackers, end_child, lines_of, start_child
-from planner.store.lease import newest_lease
+from planner.store.lease import driver_state, newest_lease
 from planner.store.run_folder import RunFolder, no_run_error
 from planner.store.storage import Storage
-from planner.store.survey import driver_state, is_run, survey
+from planner.store.survey import is_run, survey
 
 _NO_ANSWER_S = 60.0
 _LOOK_S = 2.0

@@ -4,13 +4,13 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 
 from planner.data import model_files
-from planner.dispatch.launch import absolute, new_launch
+from planner.dispatch.launch import absolute
 from planner.errors import UserError
 from planner.job import Job, batch_sizes
 from planner.provenance.compare import (
@@ -28,7 +28,10 @@ from planner.provenance.identity import open_data
 from planner.provenance.split_randomness import outcome, randomness_checks, without_excuse
 from planner.rehearsal.local_workers import LocalWorkers
 from planner.rehearsal.stages import SizePhase, stages
-from planner.runner.display import Say, silent
+from planner.runner import execute
+from planner.runner.display import Display, Say, StartedRun, silent
+from planner.runner.local import Local
+from planner.runner.start import plan_start
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 from planner.train.setup import Launch
@@ -127,8 +130,6 @@ def through_processes(
 
 def through_nodes(job: Job, sizes: Sequence[int], folder: Path, *, say: Say = silent, now: Say = silent) -> list[Check]:
     """Train both histories on embedded Ray clusters, one after the other, and compare them."""
-    from planner.rehearsal.on_ray import rehearse_on_ray  # torch
-
     fixed, history = folder / "fixed", folder / "history"
     clipped = sizes_on_ray(job, sizes)
     if clipped != list(sizes):
@@ -136,9 +137,44 @@ def through_nodes(job: Job, sizes: Sequence[int], folder: Path, *, say: Say = si
     workers = job.workers.model_copy(update={"min": 1, "max": max(clipped), "resources": {}})
     job = job.model_copy(update={"workers": workers})
     for url, parts in zip((fixed, history), _stages(job, clipped), strict=True):
-        rehearse_on_ray(new_launch(job, str(url), frozenset()), parts, say, now)
+        rehearse_on_ray(job, str(url), parts, say=say, now=now)
     now("comparing the two runs")
     return compare(job, fixed, history, clipped)
+
+
+def rehearse_on_ray(job: Job, url: str, history: Sequence[SizePhase], *, say: Say = silent, now: Say = silent) -> None:
+    """Train the job on a local cluster that changes as `history` says. Call it in the main thread.
+
+    Its trackers are left out.
+
+    Args:
+        job: with room for all sizes of the history (`workers.max`).
+        url: the run's folder.
+        history: one stage per size.
+        say: shows messages.
+        now: shows what is done meanwhile.
+
+    Raises:
+        PlannerError: the run did not finish.
+    """
+    from planner.rehearsal.on_ray import Director, observed_hooks  # torch
+
+    @contextmanager
+    def changing(started: StartedRun) -> Iterator[Say]:
+        assert started.cluster is not None
+        sizes = " -> ".join(str(part.world_size) for part in history)
+        now(f"starting the workers, and training {history[-1].end_step} steps at {sizes} workers")
+        with Director(started.cluster, started.run, started.launch_id, history, say):
+            yield silent
+
+    job = job.model_copy(update={"tracking": (), "checkpoint": job.checkpoint.model_copy(update={"path": url})})
+    nodes = history[0].world_size
+    now(f"starting a Ray cluster of {nodes} nodes")
+    start = plan_start(job, Local(nodes=nodes))
+    start = replace(start, hooks=partial(observed_hooks, tuple(history)), eager=True)
+    if not execute.run(start, Display(say=say, warn=say, watch=changing)).finished:
+        raise KeyboardInterrupt
+    say(f"{history[-1].end_step} steps done")
 
 
 def with_other_numbers(

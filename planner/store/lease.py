@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import Self
+from typing import Literal, Self
 
 from planner.errors import AnotherDriver, NewerFormat, StoreError
 from planner.store.lease_record import FoundLease, lease_name, this_driver
@@ -55,15 +55,8 @@ class DriverLease:
     def __enter__(self) -> Self:
         while not self._number:
             found = newest_lease(self._storage)
-            if found is not None and found.refusal:
-                raise NewerFormat(f"{self._storage.url}: {found.refusal}")
-            if found is not None and not self._is_over(found):
-                stop = f" (kill {found.holder.pid} on {found.holder.host})" if found.holder else ""
-                url = self._storage.url
-                raise AnotherDriver(
-                    f"{url}: {found.description} is running this run. Stop it{stop} or wait for its end, or, if its "
-                    f"machine is gone, remove {url}/{lease_name(found.number)}"
-                )
+            if (unknown := require_no_driver(self._storage.url, found)) and not self._goes_silent(unknown):
+                raise _running(self._storage.url, unknown)
             self._number = self._taken(found.number + 1 if found else 1)
         self._thread.start()
         return self
@@ -77,12 +70,9 @@ class DriverLease:
                 "off from the store. This driver stops, and its commits are kept"
             )
 
-    def _is_over(self, found: FoundLease) -> bool:
-        """Whether its driver has ended: checked by pid on the same machine, else by watching the lease."""
-        holder = found.holder
-        if holder is not None and (found.is_released or holder.is_near(self._me)):
-            return found.is_released or not holder.is_running
-        beat_s = holder.beat_s if holder else _BEAT_S
+    def _goes_silent(self, found: FoundLease) -> bool:
+        """Whether its driver has ended, by watching the lease. This machine cannot look for its process."""
+        beat_s = found.holder.beat_s if found.holder else _BEAT_S
         self._say(f"{found.description} held this run: watching its lease for {_SILENT_BEATS * beat_s:.0f} s")
         for _ in range(_SILENT_BEATS):
             self._sleep(beat_s)
@@ -141,6 +131,43 @@ def newest_lease(storage: Storage) -> FoundLease | None:
             if numbers == before:
                 raise  # the next holder has not deleted it, so it cannot be read
     return None
+
+
+def driver_state(lease: FoundLease | None) -> Literal["none", "alive", "ended", "unknown"]:
+    """The state of a lease's driver. "unknown" on another machine, where only watching the lease would show it."""
+    if lease is None:
+        return "none"
+    if lease.is_released:
+        return "ended"
+    if lease.holder is None or not lease.holder.is_near(this_driver("", beat_s=1.0)):
+        return "unknown"
+    return "alive" if lease.holder.is_running else "ended"
+
+
+def require_no_driver(url: str, found: FoundLease | None) -> FoundLease | None:
+    """Check that no driver runs the run at `url`, by its newest lease. A dry run and a start read it alike.
+
+    Returns:
+        the lease, if only watching it would show whether its driver has ended. Else None.
+
+    Raises:
+        NewerFormat: another version of planner wrote the lease.
+        AnotherDriver: its driver is alive.
+    """
+    if found is not None and found.refusal:
+        raise NewerFormat(f"{url}: {found.refusal}")
+    state = driver_state(found)
+    if found is not None and state == "alive":
+        raise _running(url, found)
+    return found if state == "unknown" else None
+
+
+def _running(url: str, found: FoundLease) -> AnotherDriver:
+    stop = f" (kill {found.holder.pid} on {found.holder.host})" if found.holder else ""
+    return AnotherDriver(
+        f"{url}: {found.description} is running this run. Stop it{stop} or wait for its end, or, if its "
+        f"machine is gone, remove {url}/{lease_name(found.number)}"
+    )
 
 
 def _numbers(storage: Storage) -> list[int]:

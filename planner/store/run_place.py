@@ -19,14 +19,15 @@ from planner.store.storage import Storage, reason_of
 # An empty file can be written to a full disk.
 _FIRST, _SECOND = bytes(4096), b"\1" * 4096
 _ADVICE = "Choose another checkpoint.path"
+# What a run makes in its folder. The names stand in docs/architecture.md, too.
+_FOLDERS = ("checkpoints", "drivers", "generations", "held", "jobs", "ledger", "manifests", "ray", "reference")
 
 
-def require_run_place(storage: Storage, *, leave_folders: bool = False) -> None:
+def require_run_place(storage: Storage) -> None:
     """Do on small files what a run will do there, and remove them, also on errors and Ctrl-C.
 
     Args:
         storage: the run's folder, which need not exist.
-        leave_folders: whether the run's folder stays, if it was made for this and all went well.
 
     Raises:
         StoreError: a run cannot be kept there. The message says which operation failed, and why.
@@ -35,15 +36,13 @@ def require_run_place(storage: Storage, *, leave_folders: bool = False) -> None:
     require_kept_apart(storage)
     made = _missing_folders(storage)
     probe = f"probe-{uuid.uuid4().hex}"
-    keep = False
     try:
         _try_all(storage, probe)
-        keep = leave_folders
+        _try_folders(storage, f".{probe}")
     finally:
         with suppress(StoreError):  # if the probe could be made, but not removed, `_try_all` has said so
             storage.delete(probe)
-        if not keep:
-            _remove(made)
+        _remove(made)
 
 
 def require_kept_apart(storage: Storage) -> None:
@@ -117,6 +116,23 @@ def _try_all(storage: Storage, probe: str) -> None:
     _require(storage, "does not list files", names == ["log", "once", "whole"])
     _require(storage, "does not list the sizes of files", sizes.get("log") == len(_FIRST + _SECOND))
     _require(storage, "does not remove files", not is_left)
+
+
+def _try_folders(storage: Storage, probe: str) -> None:
+    """Make an empty file in each folder of the run that is there. Another user may have made one of them.
+
+    An object store has no folders, and a whole bucket has one owner.
+
+    Raises:
+        StoreError: one of them is a file, cannot be written, or leads out of the run.
+    """
+    if not storage.is_local:
+        return
+    for folder in sorted({*_FOLDERS} & {*storage.names("")}):
+        storage.names(folder)  # says more of a link that leads out
+        with _trying(storage, f"write to {folder}"):
+            storage.append(f"{folder}/{probe}", b"")  # unlike `write`, it waits for no disk
+            storage.delete(f"{folder}/{probe}")
 
 
 def _require(storage: Storage, fault: str, is_good: bool) -> None:

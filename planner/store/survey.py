@@ -12,8 +12,8 @@ from typing import Literal
 from planner.errors import NewerFormat, StoreError
 from planner.job import Job
 from planner.store.code_failure import CodeFailure, read_failure
-from planner.store.lease import newest_lease
-from planner.store.lease_record import FoundLease, LeaseRecord, this_driver
+from planner.store.lease import driver_state, newest_lease
+from planner.store.lease_record import FoundLease, LeaseRecord
 from planner.store.ledger import header_among, records_among, require_segment_format, segment_name
 from planner.store.newest import Newest, newest_commit
 from planner.store.records import CommitRecord, EventRecord, GenerationRecord, Manifest, Record
@@ -217,17 +217,6 @@ def _newest(
         return newest_commit(run, {record.name: record.sha256 for record in reversed(records)}), ""
     except StoreError as error:
         return None, str(error)
-
-
-def driver_state(lease: FoundLease | None) -> Literal["none", "alive", "ended", "unknown"]:
-    """The state of a lease's driver. "unknown" on another machine, where only watching the lease would show it."""
-    if lease is None:
-        return "none"
-    if lease.is_released:
-        return "ended"
-    if lease.holder is None or not lease.holder.is_near(this_driver("", beat_s=1.0)):
-        return "unknown"
-    return "alive" if lease.holder.is_running else "ended"
 
 
 def _job(run: RunFolder, job_digest: str) -> Job | None:

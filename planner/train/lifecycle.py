@@ -20,10 +20,11 @@ from planner.base.host_memory import available_bytes
 from planner.base.version import VERSION
 from planner.errors import PlannerError, StoreError
 from planner.job import HfModel, Job
+from planner.job.gradient import gradient_rule
 from planner.job.step_schedule import StepSchedule, conversions, repeated_data_note
 from planner.keeper.addresses import Keepers
 from planner.plan import FIRST_COLLECTIVES_S
-from planner.plan.accumulator_placement import FLOAT_BYTES, INTEGER_BYTES, accumulator_placement
+from planner.plan.accumulator_placement import accumulator_placement
 from planner.plan.commit_size import COPIES_ON_OWN_NODE, COPIES_ON_TWO_NODES
 from planner.store.earlier_generations import EarlierGenerations, read_earlier
 from planner.store.run_folder import RunFolder
@@ -267,11 +268,12 @@ def _notes(job: Job, setup: Setup, state: TrainState) -> Iterator[str]:
 def make_sums(generation: Generation, model: nn.Module) -> GradientSums:
     """The gradient sums of the job: float32, or fixed point for `bitwise`."""
     world, plan = generation.world, generation.setup.plan
-    is_bitwise = generation.job.batch.equality == "bitwise"
+    rule = gradient_rule(generation.job)
     num_parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    num_bytes = INTEGER_BYTES if is_bitwise else FLOAT_BYTES
-    where = accumulator_placement(plan, num_parameters, _free_bytes(world), num_bytes)
-    return FixedPointSums(model, world, plan.num_micro_batches, where) if is_bitwise else FloatSums(model, where)
+    where = accumulator_placement(plan, num_parameters, _free_bytes(world), rule.element_bytes)
+    if rule.is_fixed_point:
+        return FixedPointSums(model, world, plan.num_micro_batches, where)
+    return FloatSums(model, where)
 
 
 def _free_bytes(world: World) -> int:

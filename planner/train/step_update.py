@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from planner.errors import TrainingFailed
 from planner.job import Job
+from planner.job.gradient import gradient_rule
 from planner.job.step_schedule import StepSchedule, learning_rate
 from planner.train import optimize
 from planner.train.hooks import Hooks, PassCounts
@@ -48,6 +49,7 @@ class Updater:
         note: Callable[[str], None],
     ) -> None:
         self._job, self._world, self._state = job, world, state
+        self._rule = gradient_rule(job)
         self._before, self._hooks, self._lengths, self._note = before, hooks, lengths, note
 
     def update(self, step: int, work: PassCounts) -> Update:
@@ -61,7 +63,7 @@ class Updater:
         grad_norm = self._state.sums.norm()
         if not math.isfinite(grad_norm):
             problem = f"step {step}: the gradient's norm is {grad_norm}, in {self._not_finite()}"
-            if self._job.train.non_finite == "stop":
+            if self._rule.non_finite == "stop":
                 raise TrainingFailed(
                     f"{problem}, and the weights were not updated. Lower the learning rate, clip, check this step's "
                     "samples, or skip such steps with train.non_finite: skip"
@@ -71,7 +73,7 @@ class Updater:
             self._state.model.zero_grad(set_to_none=True)
             self._hooks.observe(step, self._state, work)
             return Update(grad_norm=0.0, lr=lr, skipped=True)
-        optimize.clip_gradients(self._state.model, grad_norm, self._job.train.clip_norm)
+        optimize.clip_gradients(self._state.model, grad_norm, self._rule.clip_norm)
         self._hooks.observe(step, self._state, work)
         self._before()
         self._state.step()

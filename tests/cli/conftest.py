@@ -61,6 +61,8 @@ def cli(tmp_path, monkeypatch, capsys):
         raise RunError("a cluster would have been started")
 
     monkeypatch.setattr("planner.runner.execute.embedded", start)
+    # A command has a process of its own. Other tests may have imported Ray into this one, or connected it.
+    monkeypatch.setattr("planner.runner.start.require_free", lambda **_where: None)
 
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["planner", *map(str, arguments)])

@@ -16,7 +16,8 @@ from import_graph import imports, modules
 from planner.cli import demo_command
 from planner.cli.commands import COMMANDS, load
 from planner.data.jsonl import NAME_THE_FIELD
-from planner.runner.prepare import Prepared
+from planner.runner import execute
+from planner.runner.start import Start
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
@@ -26,7 +27,6 @@ _SHOWN_BY = {
     ("dispatch.connection_errors", "--address"): {"run", "probe"},
     ("provenance.identity", "--accept"): {"run", "submit"},  # the others resume no run
     ("train.choose_commit", "--accept"): {"run", "submit"},
-    ("runner.accept", "--accept"): {"run", "submit"},
     ("provenance.step_comparison", "--code"): {"audit", "report"},  # demo names the code itself, a test below
     ("recipes.dpo_batching", "--rows"): {"check"},  # traps are found for `check`
     ("recipes.halos_batching", "--rows"): {"check"},
@@ -147,13 +147,21 @@ def test_the_demo_audits_a_loop_of_ones_own_without_another_option(cli, own_job,
         asked.append((url, code))
         raise KeyboardInterrupt  # enough was seen
 
-    def prepare(job, *_, **__):
-        run = RunFolder(Storage(job.run_path))
-        return Prepared(job=job, url="run", accept=frozenset(), run=run, num_samples=9, total_steps=4, committed=None)
+    started = []
 
-    finished = SimpleNamespace(url="run", finished=True, total_steps=4)
-    monkeypatch.setattr(demo_command, "prepare", prepare)
-    monkeypatch.setattr(demo_command, "execute", lambda *_, **__: finished)
+    def plan_start(job, *_, **__):
+        folder = RunFolder(Storage(job.run_path))
+        no = {"local": None, "accept": frozenset(), "committed": None, "passed_over": (), "data_notes": ()}
+        no |= {"notes": (), "changes": (), "begins": "", "opening": "", "resume_command": ""}
+        return Start(job=job, address="", run=folder, num_samples=9, total_steps=4, **no)
+
+    def run(start, _display):
+        started.append(start)
+        return SimpleNamespace(url="run", finished=True, total_steps=4)
+
+    monkeypatch.setattr(demo_command, "plan_start", plan_start)
+    monkeypatch.setattr(execute, "run", run)
     monkeypatch.setattr(demo_command, "audit", audit)
     cli("demo", own_job if is_own else job)
     assert asked == [("run", "loop.py" if is_own else "")]
+    assert [start.opening[:9] for start in started] == ["own: 4 st" if is_own else "tiny: 4 s"]

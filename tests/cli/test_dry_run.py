@@ -200,7 +200,7 @@ def test_a_dry_run_refuses_what_a_run_refuses(cli, longer, tmp_path):
     with DriverLease(Storage(str(run)), "launch", print):
         answer = cli("run", *arguments, "--dry-run")
     assert (answer.code, answer.out) == (1, "")
-    assert "is running this run. Stop it first" in answer.err
+    assert "is running this run. Stop it (kill " in answer.err
     (tmp_path / "file").write_text("x")
     answer = cli("run", *arguments, "--set", f"checkpoint.path={tmp_path}/file/run", "--dry-run")
     assert answer.code == 1
@@ -347,7 +347,7 @@ def test_the_dry_demo_says_what_would_happen_when(cli, recorded):
         "from step 2: a node is killed without notice",
         "at the end: the audit",
         "",
-        END,
+        "dry run: nothing was started, nothing was kept",
     ]
     assert not recorded.run.with_name("run-2").exists()
 

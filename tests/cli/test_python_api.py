@@ -62,6 +62,7 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setattr("planner.runner.execute.embedded", interrupted)
     if "ray" in sys.modules:  # a test before this one may have connected this process
         monkeypatch.setattr("ray.is_initialized", lambda: False)
+        monkeypatch.setattr("planner.dispatch.connection.keeps_loopback", lambda: True)
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     for name in set(os.environ) - set(before):

@@ -217,7 +217,7 @@ def load() -> None:
     from transformers.models.llama import modeling_llama  # noqa: F401
 
     import planner.pictures.run_pictures
-    import planner.runner.prepare
+    import planner.runner.start
     import planner.train.export
     import planner.train.generation  # noqa: F401
 

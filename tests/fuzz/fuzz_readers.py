@@ -222,8 +222,8 @@ def read_run_to_resume(folder: Path) -> None:
     import torch.distributed as dist
 
     from planner.files import read_job
-    from planner.runner.display import Display
-    from planner.runner.prepare import prepare
+    from planner.runner.local import Local
+    from planner.runner.start import plan_start
     from planner.train.generation import train
     from planner.train.hooks import Hooks
     from planner.train.setup import Launch
@@ -237,7 +237,7 @@ def read_run_to_resume(folder: Path) -> None:
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
         train(Launch(job=job, url=url, accept=frozenset({"data"})), cpu_device, Hooks(should_stop=lambda _step: True))
 
-    _each(lambda: prepare(job, frozenset(), Display(), check_data=True), worker)
+    _each(lambda: plan_start(job, Local()), worker)
 
 
 def read_run_with_script(folder: Path) -> None:

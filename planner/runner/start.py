@@ -1,0 +1,292 @@
+"""The start of a run as a value: `plan_start` makes every check that can be made beforehand, once.
+
+`planner run --dry-run` prints the `Start`. `planner run`, `planner demo`, `planner.run` and `planner verify --ray` hand
+it on to `execute.run`. So a run makes the checks of its dry run, because they are the same ones.
+"""
+
+import contextlib
+import os
+from dataclasses import dataclass, replace
+
+from planner.base.disk import absolute_url
+from planner.base.text import as_submitted
+from planner.base.wait_reports import reminded
+from planner.data import model_files
+from planner.data.base import AnyDataset
+from planner.data.job_paths import require_paths
+from planner.data.user_dataset import function_of
+from planner.dispatch.connection import require_free
+from planner.dispatch.launch import absolute
+from planner.dispatch.token_file import token_warning
+from planner.dispatch.worker import MakeHooks, worker_hooks
+from planner.errors import DataError, StoreError
+from planner.job import HfModel, Job
+from planner.job.step_schedule import repeated_data_note, schedule_change_note, total_steps
+from planner.local_cluster.embedded import require_platform
+from planner.order.order import Order
+from planner.provenance.identity import identity_of, job_changes, open_data, require_same, require_same_first_weights
+from planner.runner.display import Display, Say
+from planner.runner.local import Cluster, Local, LocalShape, Where, local_cluster
+from planner.runner.signals import ended_like_ctrl_c
+from planner.runner.tracking_child import check_trackers
+from planner.store.lease import newest_lease, require_no_driver
+from planner.store.newest import Newest, newest_commit
+from planner.store.records import Manifest
+from planner.store.run_folder import RunFolder
+from planner.store.run_place import file_in_the_way, require_run_place
+from planner.store.storage import Storage
+
+SILENT = Display()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """A checked start of a run. `plan_start` makes it, and `execute.run` takes it."""
+
+    job: Job
+    """with absolute paths"""
+    address: str
+    """of a Ray cluster, or empty for a local one, which has none before it starts"""
+    local: LocalShape | None
+    """the shape of the local cluster. None on another cluster, and if the run is finished"""
+    run: RunFolder
+    accept: frozenset[str]
+    """the fields of the run's identity that may change"""
+    num_samples: int
+    """of one epoch, or 0 if the data cannot be read from here"""
+    total_steps: int
+    """0 if the number of steps depends on data that cannot be read from here"""
+    committed: Manifest | None
+    """the newest commit, or None if there is none"""
+    passed_over: tuple[str, ...]
+    """newer commits that are lost or damaged, and what the run does instead, one text each"""
+    data_notes: tuple[str, ...]
+    """how rows of the data are changed, left out or repeated, one text each"""
+    notes: tuple[str, ...]
+    """what else was found on the way, or could not be checked"""
+    changes: tuple[str, ...]
+    """what differs from the job that the run was made with, and the consequences, one text each"""
+    begins: str
+    """`a new run`, or `resuming at step 8 of 60`"""
+    opening: str
+    """the first line that the run shows"""
+    resume_command: str
+    """resumes the run, for the messages about its end"""
+    hooks: MakeHooks = worker_hooks
+    """what the workers do beside a step. A rehearsal has its own"""
+    eager: bool = False
+    """whether every new node is used, even if the resize does not pay"""
+
+    @property
+    def url(self) -> str:
+        """The run's folder or URL."""
+        return self.run.storage.url
+
+    @property
+    def warning(self) -> str:
+        """What the local cluster lacks, and what the run does without it. Empty if nothing, or on another cluster."""
+        return self.local.warning if self.local else ""
+
+    @property
+    def step(self) -> int:
+        """Steps committed so far."""
+        return self.committed.step if self.committed else 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether the newest commit is the job's last step. Then there is nothing to start."""
+        return self.committed is not None and 0 < self.total_steps <= self.committed.step
+
+    @property
+    def finished_text(self) -> str:
+        """The last step of a finished run, such as `finished at step 60`."""
+        past = "" if self.step == self.total_steps else f", past the job's {self.total_steps}"
+        return f"finished at step {self.step}{past}"
+
+
+def plan_start(
+    job: Job,
+    where: Where,
+    *,
+    accept: frozenset[str] = frozenset(),
+    display: Display = SILENT,
+    resume_command: str = "",
+    file: str = "",
+    command: str = "",
+) -> Start:
+    """Check everything that can be checked before anything is started. The run's folder is left as it was.
+
+    For a local cluster, data and model must be readable from here. On another cluster they may exist only on the
+    nodes, and the workers check them. A finished run is not checked any further, because nothing will be started.
+
+    Args:
+        job: the job, with the paths that the user wrote.
+        where: the cluster.
+        accept: the fields of the run's identity that may change (`provenance.identity.parse_accept`).
+        display: shows what takes long, and warnings.
+        resume_command: resumes the run, for the messages about its end.
+        file: the job's file, for errors (see `require_paths`). Empty if there is none.
+        command: the command that the user gave with the file, such as `run`.
+
+    Raises:
+        PlannerError: the start is refused.
+    """
+    url, must = absolute_url(job.run_path), isinstance(where, Local)
+    check_trackers(job, url)
+    written, job = job, absolute(job, url)
+    run = RunFolder(Storage(url))
+    with disk_watch(url, display.warn):
+        newest = _newest(run)
+    adapters = _check_model(written, job, display, file, command) if must else ""
+    data = _data_here(job, display, must=must)
+    changes = _changes(job, run, newest.manifest, data, accept) if data and newest.manifest else ()
+    if run.storage.exists("run.json"):
+        run.identity()
+    num_samples = data[1].num_samples if data else 0
+    total = total_steps(job, num_samples)
+    begins = f"resuming at step {newest.manifest.step} of {total or '?'}" if newest.manifest else "a new run"
+    start = Start(
+        job=job,
+        address=where.address if isinstance(where, Cluster) else "",
+        local=None,
+        run=run,
+        accept=accept,
+        num_samples=num_samples,
+        total_steps=total,
+        committed=newest.manifest,
+        passed_over=tuple(newest.notes),
+        data_notes=_data_notes(job, data),
+        notes=tuple(filter(None, [adapters and f"model: {adapters}"])),
+        changes=changes,
+        begins=begins,
+        opening=f"{job.name}: {begins} in {url}",
+        resume_command=resume_command,
+    )
+    return start if start.finished else _with_place(start, where, display)
+
+
+def _with_place(start: Start, where: Where, display: Display) -> Start:
+    """The start with its cluster's shape, after the checks of this process, the cluster, the code and the folder.
+
+    Raises:
+        PlannerError: the start is refused.
+    """
+    job, storage = start.job, start.run.storage
+    require_free(is_local=isinstance(where, Local))
+    local = _local(job, where, display)
+    if job.is_own and start.num_samples:  # a cluster's nodes may have the file where this machine does not
+        function_of(job.data.path, "train")
+    with display.doing("checking the run's folder"), disk_watch(start.url, display.warn), ended_like_ctrl_c():
+        other = require_no_driver(start.url, newest_lease(storage))
+        require_run_place(storage)  # last, because it is the only check that writes
+    watches = f"{other.description} held this run, so the start would watch its lease first" if other else ""
+    unseen = "" if start.num_samples else "the data cannot be read from here, so only the workers would check it"
+    return replace(start, local=local, notes=(*start.notes, *filter(None, (watches, unseen))))
+
+
+def _local(job: Job, where: Where, display: Display) -> LocalShape | None:
+    """The shape of the local cluster. None on another cluster.
+
+    Raises:
+        UserError: this machine has too few places for the job.
+        RunError: no local cluster runs on this machine.
+    """
+    if isinstance(where, Local):
+        require_platform()
+        return local_cluster(job, where.nodes)
+    if warning := token_warning(os.environ):
+        display.warn(f"planner: {warning}")
+    return None
+
+
+def _check_model(written: Job, job: Job, display: Display, file: str, command: str) -> str:
+    """Which layers have adapters, as text, or empty. Checks that the model and the data are there.
+
+    Raises:
+        PlannerError: a file is missing, or the model cannot be used.
+    """
+    require_paths(written, file, command)
+    with display.doing("checking the model"):
+        model_files.check_here(job)
+        return _adapters(job)
+
+
+def _newest(run: RunFolder) -> Newest:
+    """The newest commit, as far as the driver checks it: workers also check the digests of its files.
+
+    Raises:
+        StoreError: the storage cannot be read, or another start would lose work (see `newest_commit`).
+    """
+    try:
+        run.storage.names("manifests")
+    except StoreError as error:
+        if text := file_in_the_way(run.storage):
+            raise StoreError(text) from error
+        advice = "Check that this storage can be reached, or choose another checkpoint.path"
+        raise type(error)(f"{error}. {advice}") from error
+    return newest_commit(run)
+
+
+def disk_watch(url: str, warn: Say) -> contextlib.AbstractContextManager[None]:
+    """A context for work in the run's folder. A thread warns if the disk does not answer."""
+    return reminded(warn, f"waiting for {url}, which does not answer: check that disk or mount, or kill this process")
+
+
+def _adapters(job: Job) -> str:
+    """Which layers get adapters, as text. The model is built as the workers would build it, without its weights.
+
+    Empty if the job has no adapters or the model's folder is not on this machine.
+
+    Raises:
+        UserError: transformers cannot build the model, or a target of the adapters is not one of its layers.
+    """
+    model = job.model
+    if not isinstance(model, HfModel) or model_files.folder_here(model.path, model.revision) is None:
+        return ""
+    from planner.train.models.hf import adapters_text, build_on_meta  # torch and transformers
+
+    built, _ = build_on_meta(model)
+    return adapters_text(built) if model.lora is not None else ""
+
+
+def _data_here(job: Job, display: Display, *, must: bool) -> tuple[AnyDataset, Order] | None:
+    """The job's data and the order of its rows. None if it cannot be read from here and `must` is false.
+
+    Raises:
+        DataError: it cannot be read, and `must` is true.
+    """
+    with display.progress("data checked") as progress:
+        try:
+            return open_data(job, progress)
+        except DataError:
+            if must:
+                raise
+    return None
+
+
+def _data_notes(job: Job, data: tuple[AnyDataset, Order] | None) -> tuple[str, ...]:
+    """How rows of the data are changed, left out or repeated. Empty if the data cannot be read from here."""
+    if data is None:
+        return ()
+    dataset, order = data
+    return (*map(as_submitted, dataset.notes), *filter(None, [repeated_data_note(job, order.num_samples)]))
+
+
+def _changes(
+    job: Job, run: RunFolder, committed: Manifest, data: tuple[AnyDataset, Order], accept: frozenset[str]
+) -> tuple[str, ...]:
+    """What differs from the job that the run was made with, one text each.
+
+    Raises:
+        ResumeRefused: a difference makes it another training run, and the user has not accepted it.
+    """
+    where, (dataset, order) = run.storage.url, data
+    before = run.job_if_known(committed.job_digest)
+    changes = job_changes(before, job) if before else {}
+    identity = identity_of(job, dataset, order)
+    require_same_first_weights(committed.identity, identity, job, where)
+    differing = require_same(committed.identity, identity, changes, accept, where)
+    if before is None:
+        return tuple(differing)
+    rate = schedule_change_note(before, job, order.num_samples, committed.step, committed.total_steps)
+    return (*differing, rate) if rate else tuple(differing)
