@@ -167,6 +167,17 @@ class AutoscalerRejects(Event, name="autoscaler_rejects"):
     """workers of the next request"""
 
 
+@dataclass(frozen=True, kw_only=True)
+class NoNodes(Event, name="no_nodes"):
+    """The cloud gives no nodes that were asked for."""
+
+    workers: int
+    """that were asked for"""
+    node_type: str
+    reason: str
+    """as the autoscaler says it. May be empty"""
+
+
 class ControllerDied(Event, name="controller_died"):
     """The process that controls the workers is gone. Ray does not know why."""
 

@@ -113,6 +113,12 @@ def _autoscaler_rejects(event: failures.AutoscalerRejects) -> str:
 
 
 @text_of.register
+def _no_nodes(event: failures.NoNodes) -> str:
+    reason = f": {event.reason}" if event.reason else ""
+    return f"asked for {counted(event.workers, 'worker')}, but the cloud gives no {event.node_type} node{reason}"
+
+
+@text_of.register
 def _controller_died(_event: failures.ControllerDied) -> str:
     return "the controller of the workers has died (killed, or out of memory)"
 

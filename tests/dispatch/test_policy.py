@@ -404,7 +404,7 @@ class Listening:
         self._node_requests = NodeRequests(lambda: 0.0)
         self._room = {f"n{i}": 1 for i in range(present)}
         self._controller = SimpleNamespace(note=lambda _event: None)
-        self._autoscaler = SimpleNamespace(asked=0, reasons=(), verdict=self._verdict)
+        self._autoscaler = SimpleNamespace(asked=0, shortage=None, verdict=self._verdict)
         self._bound = bound
 
     def _verdict(self):

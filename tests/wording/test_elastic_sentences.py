@@ -317,6 +317,14 @@ FAILURES = [
         failures.AutoscalerRejects(workers=8, now_asked=4),
         "the autoscaler rejected 8 workers: asking for 4",
     ),
+    (
+        failures.NoNodes(workers=4, node_type="gpu", reason="no quota"),
+        "asked for 4 workers, but the cloud gives no gpu node: no quota",
+    ),
+    (
+        failures.NoNodes(workers=1, node_type="gpu", reason=""),
+        "asked for 1 worker, but the cloud gives no gpu node",
+    ),
     (failures.ControllerDied(), "the controller of the workers has died (killed, or out of memory)"),
     (
         failures.ControllerSilent(silent_s=305.0, has_started=True),

@@ -47,7 +47,6 @@ from planner.elastic.view import Act, View
 from planner.errors import PlannerError, TrainingFailed
 from planner.events.event import Event
 from planner.events.failures import AutoscalerRejects, StartFailed
-from planner.events.message import Message
 from planner.events.outlook import Starts
 from planner.plan import workers_on_node
 from planner.wording.event_text import text_of, text_of_all
@@ -161,8 +160,8 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         act = self._controller.step(view)
         self._care_for_keepers(view)
         if act.kind != "resize":
-            reasons = () if act.kind == "end" else self._autoscaler.reasons
-            self._tell_driver(*act.events, *(Message(text=reason) for reason in reasons))
+            shortage = None if act.kind == "end" else self._autoscaler.shortage
+            self._tell_driver(*act.events, *(() if shortage is None else (shortage,)))
             if act.kind == "end":
                 self._ended()
             self._publish(view, act)
@@ -236,7 +235,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         """Note whether the autoscaler accepts the request. Asks it only while places are missing."""
         asked = self._autoscaler.asked
         if sum(self._room.values()) >= asked:
-            self._autoscaler.reasons = ()
+            self._autoscaler.shortage = None
             if asked > 0:
                 self._node_requests.mark_accepted(asked)  # otherwise the binary search could end below this count
             return
