@@ -410,7 +410,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             text = text_of(error.event)
             with contextlib.suppress(Exception):  # the driver then has Ray's text
                 kv_put(mailbox.verdict_key(self._launch_id), text)
-            raise TrainingFailed(text) from error
+            raise TrainingFailed(text) from None
 
     def _tell_driver(self, *events: Event) -> None:
         """Publish the status for the driver's terminal: while no group runs, no worker writes the ledger."""
