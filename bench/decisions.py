@@ -24,7 +24,10 @@ sys.path += [str(Path(__file__).parents[1] / "tests" / name) for name in ("dispa
 from simulated_cluster import Blocking  # type: ignore[import-not-found]
 from spot_trace import Trace, read_trace  # type: ignore[import-not-found]
 
-from planner.errors import TrainingFailed
+from planner.elastic.mistakes import GaveUp
+from planner.events.message import Message
+from planner.events.waited import Waited
+from planner.wording.event_text import text_of
 
 _RESULTS = Path(__file__).parent / "results" / "decisions.json"
 _MOST_LOOKS = 40_000
@@ -62,7 +65,12 @@ class Recorded(Blocking):  # type: ignore[misc]
         self.rules = {"has_eval": self.eval_s > 0, **job.get("rules", {})}
         self.controller = self.new_controller(**self.rules)
         self.digest, self.num_looks, self.num_decisions = hashlib.sha256(), 0, 0
+        self.texts: list[str] = []
         self.hung_since = 0.0
+
+    def tell(self, act: Any) -> None:
+        """Keep the texts of its events. A wait was not always an event, so it is left out, as in earlier results."""
+        self.texts += [text_of(event) for event in act.events if not isinstance(event, Waited)]
 
     def record(self, *facts: object) -> None:
         """Add them to the digest, with the time."""
@@ -77,7 +85,7 @@ class Recorded(Blocking):  # type: ignore[misc]
             self.group, self.stopping_since, self.newcomers, self.hung = (), None, "none", False
             self.controller.unplaced(places, act.world_size)
         elif act.kind == "end":
-            self.texts += act.texts
+            self.tell(act)
             self.relaunch()
         else:
             super().act(act)
@@ -93,15 +101,15 @@ class Recorded(Blocking):  # type: ignore[misc]
 
     def pending_texts(self) -> list[str]:
         """The texts that the controller has not handed over yet."""
-        return list(self.controller.texts)
+        return [text_of(event) for event in self.controller.events]
 
     def tick(self) -> None:
         """One look."""
         try:
             super().tick()
-        except TrainingFailed as error:
+        except GaveUp as error:
             self.record("failed")
-            self.texts.append(str(error))
+            self.texts.append(text_of(error.event))
             self.relaunch()
 
     def follow(self, count: int, rng: random.Random) -> None:
@@ -121,9 +129,9 @@ class Recorded(Blocking):  # type: ignore[misc]
             self.hung, self.hung_since = True, self.now
             self.deaf = frozenset({rng.randrange(len(self.group))}) if kind == "deaf" else frozenset()
         elif kind == "blame" and self.group:
-            self.fail(blamed={rng.choice(self.group[:2])}, reason="it died")
+            self.fail(blamed={rng.choice(self.group[:2])}, reason=Message(text="it died"))
         elif kind == "fail" and self.group:
-            self.fail(reason="of no node's making")
+            self.fail(reason=Message(text="of no node's making"))
         elif kind == "newcomers":
             self.newcomers_are = rng.choice(["", "", "failing", "stuck", "slow"])
         elif kind == "withdraw" and self.draining:
@@ -131,7 +139,7 @@ class Recorded(Blocking):  # type: ignore[misc]
         elif kind == "jump":
             self.now += rng.choice([20.0, 900.0])
         elif kind == "tell":
-            self.controller.note("so they say")
+            self.controller.note(Message(text="so they say"))
         elif kind == "end" and rng.random() < 0.3:
             self.is_ending = True
         elif kind == "notice" and self.group:
@@ -150,9 +158,9 @@ def walk(trace: Trace, job: str, notice: tuple[float, float, float], seed: int) 
             if cluster.now >= incident_s:
                 incident_s = cluster.now + rng.expovariate(1 / 300.0)
                 cluster.incident(rng)
-        except TrainingFailed as error:
+        except GaveUp as error:
             cluster.record("failed")
-            cluster.texts.append(str(error))
+            cluster.texts.append(text_of(error.event))
             cluster.relaunch()
         if not cluster.group:
             cluster.deaf = frozenset()

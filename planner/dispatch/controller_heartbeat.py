@@ -14,6 +14,8 @@ from typing import Self
 
 from planner.base.text import duration
 from planner.base.wait_reports import WaitReports
+from planner.events.failures import ControllerSilent
+from planner.wording.event_text import text_of
 
 _BEAT_S = 5.0
 # One iteration of the controller's loop may start a group (limit 15 minutes) or end one.
@@ -66,8 +68,8 @@ class HeartbeatMonitor:
         self._looked_s = math.inf
         self._unheard_s: float | None = None
         self._reminders, self._head_reminders = WaitReports(_SAID_AFTER_S), WaitReports(_SAID_AFTER_S)
-        self.verdict = ""
-        """why the driver ended the controller. Empty if it did not"""
+        self.verdict: ControllerSilent | None = None
+        """why the driver ended the controller. None if it did not"""
 
     def listen_to(self, end: Callable[[], None]) -> None:
         """Listen to a controller that was started. `end` ends it."""
@@ -124,11 +126,12 @@ class HeartbeatMonitor:
             self._reminders.reset()
             return ""
         silent_s = now_s - self._since_s
-        what, most_s = ("answered for", _GIVE_UP_S) if beat else ("started after", _BEGIN_MOST_S)
-        silence = f"the controller of the workers has not {what} {duration(silent_s)}"
+        most_s = _GIVE_UP_S if beat else _BEGIN_MOST_S
+        silence = ControllerSilent(silent_s=silent_s, has_started=bool(beat))
         if silent_s > most_s:
             self.verdict = silence
-            return f"{silence}: planner ends it"
+            return f"{text_of(silence)}: planner ends it"
         if not self._reminders.due(silent_s):
             return ""
-        return f"{silence} (is it suspended, or its machine overloaded?). planner ends it after {duration(most_s)}"
+        overloaded = "is it suspended, or its machine overloaded?"
+        return f"{text_of(silence)} ({overloaded}). planner ends it after {duration(most_s)}"

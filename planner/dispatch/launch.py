@@ -30,6 +30,7 @@ from planner.elastic.controller import ElasticController
 from planner.elastic.history import NO_COMMIT, LastCommit
 from planner.elastic.states import Rules
 from planner.errors import ClusterLost, PlanError, RunError, StoreError, TrainingFailed
+from planner.events.failures import ControllerDied, ControllerReplaced
 from planner.job import HfModel, Job, batch_sizes, workers_of
 from planner.local_cluster.environment import START_TIMEOUT, driver_environment, token_environment
 from planner.plan import FIRST_COLLECTIVES_S, KEPT_PROCESSES, NEW_PROCESSES, ResizeCost
@@ -40,6 +41,7 @@ from planner.store.run_folder import RunFolder
 from planner.store.run_status import RunStatus
 from planner.store.storage import Storage
 from planner.train.setup import Launch
+from planner.wording.event_text import text_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +126,8 @@ def train_on_ray(
     interrupts = Interrupts(launch.launch_id, say)
     run = RunFolder(Storage(launch.url))
     run.storage.make_folder(FOLDER)  # Ray would make it accessible to one user only
-    durable_step, num_dead, reason = _durable_step(run), 0, ""
+    durable_step, num_dead = _durable_step(run), 0
+    reason: ControllerReplaced | None = None
     with ending_keepers(launch), interrupts:
         for number in itertools.count(1):
             for key in (heartbeat_key, state_key, status_key):  # clear what the last controller left
@@ -148,9 +151,8 @@ def train_on_ray(
                             f"the controller of the workers died {num_dead} times in a row without a commit in "
                             "between. Check the memory of the node that runs the driver, then run again"
                         ) from error
-            reason = listener.verdict or "the controller of the workers has died (killed, or out of memory)"
-            reason = f"{reason}: planner starts another one"
-            say(reason)
+            reason = ControllerReplaced(reason=listener.verdict or ControllerDied())
+            say(text_of(reason))
 
     if refusal := kv_get(worker_refusal_key(launch.launch_id)):
         raise RunError(refusal)
@@ -233,9 +235,9 @@ def _trainer(
     embedded: bool,
     eager: bool,
     number: int,
-    reason: str,
+    reason: ControllerReplaced | None,
 ) -> Any:
-    """The trainer with a new controller. `reason` is why the last controller ended, empty for the first."""
+    """The trainer with a new controller. `reason` is why the last controller ended, None for the first."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig
 
     from planner.dispatch.ray_internal.trainer import ElasticTrainer
@@ -280,13 +282,13 @@ def _trainer(
     )
 
 
-def _controller(launch: Launch, rules: Rules, cost: ResizeCost, reason: str) -> ElasticController:
+def _controller(launch: Launch, rules: Rules, cost: ResizeCost, reason: ControllerReplaced | None) -> ElasticController:
     """A new controller, which knows what earlier launches have measured. `reason` is why the last controller ended."""
     run = RunFolder(Storage(launch.url))
     controller = ElasticController(
         rules, cost=cost, clock=time.monotonic, commit=_last_commit(run), earlier_sample_s=earlier_sample_s(run)
     )
-    if reason:
+    if reason is not None:
         controller.note(reason)
     return controller
 

@@ -15,6 +15,7 @@ from planner.elastic.next_decision import worker_states
 from planner.elastic.view import View
 from planner.store.records import canonical
 from planner.store.run_status import ControllerState, NodeStatus, RunStatus, WorkerStatus
+from planner.wording.event_text import text_of, text_of_all
 
 _log = logging.getLogger(__name__)
 
@@ -87,14 +88,14 @@ class StatusPublisher:
             time_s=now_s,
             state=_name(controller),
             why=why,
-            next=decision.text,
+            next=text_of_all(decision.events),
             # Rounded, because an unchanged time must not look like a change.
             next_s=round(due_s) if math.isfinite(due_s) else None,
             least=rules.workers.least,
             most=rules.useful(rules.workers.most),
             held_step=controller.held_step,
             durable_step=controller.durable_step,
-            stop=controller.driver_stop_text,
+            stop=text_of(controller.driver_stop),
             nodes=_nodes(view, hosts, now_s),
             workers=(
                 *(

@@ -89,10 +89,10 @@ def may_hold() -> bool:
     return not _must_commit.is_set()
 
 
-def post_note(event: Event | str, waited_s: float = 0.0) -> None:
-    """Queue an event for the run's ledger. `waited_s` is what `planner.train.hooks.Note` says."""
+def post_note(event: Event) -> None:
+    """Queue an event for the run's ledger."""
     with _lock:
-        _messages.append(Note(event=event, waited_s=waited_s))
+        _messages.append(Note(event=event))
 
 
 def messages() -> list[Note]:

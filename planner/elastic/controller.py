@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from planner.base.text import counted, duration
 from planner.elastic.group import Group, start_limit_s
 from planner.elastic.history import NO_COMMIT, History, LastCommit
 from planner.elastic.losses import NodeLosses
@@ -18,9 +17,13 @@ from planner.elastic.next_decision import NextDecision, next_decision
 from planner.elastic.pause import NotAResize, PlannedPause, price
 from planner.elastic.states import ControllerContext, Ending, Idle, Rules, Running, State, Stopping, Waiting, WithGroup
 from planner.elastic.step import after_failure, forced_pause, step
-from planner.elastic.stopping import held_stop_text, last_step_text, stop_text, stop_text_without_group
-from planner.elastic.texts import newest
+from planner.elastic.stopping import durable_stop, held_stop, last_step
 from planner.elastic.view import Act, View
+from planner.events.event import Event
+from planner.events.failures import MemoryLost, Unplaced
+from planner.events.outlook import StopsWithoutGroup
+from planner.events.sizing import Resized
+from planner.events.stopping import HeldStepLost
 from planner.plan import ResizeCost, first_collectives_s
 
 
@@ -57,14 +60,14 @@ class ElasticController:
         """Advance the state with what is seen now, and return what to do.
 
         Raises:
-            TrainingFailed: the group hangs, and there were too many failures that no lost node explains.
+            GaveUp: the group hangs, and there were too many failures that no lost node explains.
         """
         now_s = self._clock()
         self._losses = self._losses.seen(view, now_s)
         news = self._tell_losses(now_s)
         self.state, act = step(self.state, view, now_s)
-        # A group that runs writes the note. Without one, the driver's terminal shows it.
-        return replace(act, texts=(*news, *act.texts)) if news and not view.nodes else act
+        # A group that runs writes the event. Without one, the driver's terminal shows it.
+        return replace(act, events=(*news, *act.events)) if news and not view.nodes else act
 
     def next_decision(self, view: View) -> NextDecision:
         """What `step` decides next, and what that waits for. Call it with the view of the last `step`."""
@@ -76,9 +79,9 @@ class ElasticController:
         return self.state.known.history
 
     @property
-    def texts(self) -> tuple[str, ...]:
-        """Notes not yet in a ledger, oldest first. The next group that runs writes them."""
-        return self.state.known.texts
+    def events(self) -> tuple[Event, ...]:
+        """Events not yet in a ledger, oldest first. The next group that runs writes them."""
+        return self.state.known.events
 
     @property
     def held_step(self) -> int:
@@ -95,31 +98,31 @@ class ElasticController:
         return 0 if isinstance(self.state, Idle | Ending) else self.state.group.durable_step
 
     @property
-    def stop_text(self) -> str:
-        """What a stop of the group waits for from now on, and how long that usually takes. Empty if no group runs."""
+    def stop(self) -> Event | None:
+        """What a stop of the group waits for from now on, and how long that usually takes. None if no group runs."""
         if isinstance(self.state, Idle | Ending):
-            return ""
+            return None
         if isinstance(self.state, Stopping) and self.state.in_memory:
-            return held_stop_text(self.state.known, self.state.group)
-        return self.driver_stop_text
+            return held_stop(self.state.known, self.state.group)
+        return self.driver_stop
 
     @property
-    def driver_stop_text(self) -> str:
+    def driver_stop(self) -> Event:
         """What a stop of the driver waits for, which is always durable."""
         if isinstance(self.state, Idle | Ending):
-            return stop_text_without_group(self.state.known.unsaved_step)
+            return StopsWithoutGroup(unsaved_step=self.state.known.unsaved_step)
         if isinstance(self.state, Waiting):
-            return stop_text_without_group(self.state.group.num_done if self.state.group.is_held else 0)
-        return stop_text(self.state.known, self.state.group, self._clock())
+            return StopsWithoutGroup(unsaved_step=self.state.group.num_done if self.state.group.is_held else 0)
+        return durable_stop(self.state.known, self.state.group, self._clock())
 
     @property
-    def last_step_text(self) -> str:
-        """What the group waits for after its last step. Empty if there is more to train, or nothing to wait for."""
+    def last_step(self) -> Event | None:
+        """What the group waits for after its last step. None if there is more to train, or nothing to wait for."""
         if isinstance(self.state, Idle | Ending) or not self.state.group.is_last:
-            return ""
+            return None
         if isinstance(self.state, Stopping) and self.state.in_memory:
-            return held_stop_text(self.state.known, self.state.group)
-        return last_step_text(self.state.known, self.state.group, self._clock())
+            return held_stop(self.state.known, self.state.group)
+        return last_step(self.state.known, self.state.group, self._clock())
 
     @property
     def bad_nodes(self) -> tuple[str, ...]:
@@ -140,9 +143,9 @@ class ElasticController:
 
     # -- events
 
-    def note(self, text: str) -> None:
-        """Queue a text for the ledger of the group that runs, or of the next one."""
-        self._know(self.state.known.telling(text))
+    def note(self, event: Event) -> None:
+        """Queue an event for the ledger of the group that runs, or of the next one."""
+        self._know(self.state.known.telling(event))
 
     def started(self, nodes: tuple[str, ...]) -> None:
         """Record that a group was started. `nodes[rank]` is the node of each worker."""
@@ -190,7 +193,9 @@ class ElasticController:
             group=group,
         )
 
-    def failed(self, dead: frozenset[str], blamed: frozenset[str], reason: str, mistake: Mistake | None = None) -> None:
+    def failed(
+        self, dead: frozenset[str], blamed: frozenset[str], reason: Event, mistake: Mistake | None = None
+    ) -> None:
         """Record that the group failed.
 
         Args:
@@ -200,13 +205,13 @@ class ElasticController:
             mistake: the error of the user's code that was the reason, or None.
 
         Raises:
-            TrainingFailed: there were too many failures that no lost node explains, or another try would meet the same
+            GaveUp: there were too many failures that no lost node explains, or another try would meet the same
                 mistake.
         """
         now_s = self._clock()
         group = None if isinstance(self.state, Idle | Ending) else self.state.group
         in_memory = group.can_hold if group is not None else bool(self.state.known.unsaved_step)
-        self._losses = self._losses.after_failure(dead, newest(in_memory=in_memory), now_s)
+        self._losses = self._losses.after_failure(dead, now_s, from_memory=in_memory)
         self._tell_losses(now_s)
         state = self.state
         known = state.known if dead else after_failure(state.known, blamed, reason, now_s, mistake)
@@ -221,28 +226,28 @@ class ElasticController:
         else:
             self.state = Idle(known=known)
 
-    def lost_memory(self, reason: str) -> None:
+    def lost_memory(self, reason: Event) -> None:
         """Record that the copies were gone when the group loaded them. No worker failed: the next group looks again."""
-        known = self.state.known.telling(f"{reason}. The next group looks for what is left")
+        known = self.state.known.telling(MemoryLost(reason=reason))
         self.state = replace(self.state, known=known) if isinstance(self.state, Ending) else Idle(known=known)
 
     def unplaced(self, placed: int, asked: int) -> None:
         """Record that only `placed` of `asked` workers got a place in time, so the group did not start."""
-        reason = f"only {placed} of {asked} workers got a place"
-        history, text = self.history.with_hold(placed, reason, self._clock())
-        self._know(replace(self.state.known, history=history).telling(text))
+        history, held = self.history.with_hold(placed, Unplaced(placed=placed, asked=asked), self._clock())
+        self._know(replace(self.state.known, history=history).telling(held))
 
     # -- the state
 
     def _know(self, known: ControllerContext) -> None:
         self.state = replace(self.state, known=known)
 
-    def _tell_losses(self, now_s: float) -> tuple[str, ...]:
-        """Queue or complete the note about lost nodes. Returns what is new in it."""
-        told = self._losses.note
-        self._losses, queue = self._losses.told(self.state.known.texts, now_s)
-        self._know(replace(self.state.known, texts=queue))
-        return (self._losses.note,) if self._losses.note != told else ()
+    def _tell_losses(self, now_s: float) -> tuple[Event, ...]:
+        """Queue or complete the event about lost nodes. Returns it if it is new."""
+        before = self._losses.event
+        self._losses, queue = self._losses.told(self.state.known.events, now_s)
+        self._know(replace(self.state.known, events=queue))
+        found = self._losses.event
+        return (found,) if found is not None and found != before else ()
 
     def _know_history(self, history: History) -> None:
         self._know(replace(self.state.known, history=history))
@@ -260,8 +265,7 @@ class ElasticController:
         if not held or not (group.began_step < held or group.durable_step >= held):
             return
         if group.began_step < held:
-            lost = f"step {held} was only in memory and is lost: training resumed from step {group.began_step}"
-            self.note(lost)
+            self.note(HeldStepLost(step=held, resumed_step=group.began_step))
         self._know(replace(self.state.known, held_only_step=0))
 
     def _measure_resize(self, state: WithGroup, num_again: int, first_step_s: float) -> None:
@@ -286,8 +290,7 @@ class ElasticController:
             history = history.after_resize(cost.seconds, is_growth=cost.is_growth)
             if isinstance(pause, PlannedPause) and pause.is_held:
                 history = history.after_hand_over(cost.stood_still_s)
-            done_again = f", with {counted(cost.num_again, 'step')} done again" if cost.num_again else ""
-            resize = f"{pause.from_size} -> {group.size} workers"
-            self.note(f"{resize} cost {duration(cost.seconds)} of training{done_again}")
+            size, steps_again = pause.from_size, cost.num_again
+            self.note(Resized(size=size, to=group.size, cost_s=cost.seconds, steps_again=steps_again))
         self.state = replace(state, known=self.state.known, group=group)
         self._know_history(history.after_first_step(group.size, first_step_s, group.seen_s - group.started_s))

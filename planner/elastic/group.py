@@ -7,15 +7,17 @@ from typing import Any, Self
 from planner.elastic.history import History
 from planner.elastic.pause import NotAResize, Pause
 from planner.elastic.view import View
-from planner.plan import ReasonKind, longest_silence_s, longest_unanswered_s
+from planner.events.event import Event
+from planner.events.failures import Hung
+from planner.plan import longest_silence_s, longest_unanswered_s
 
 # The controller looks at a group every half second. After a longer gap than this, the controller itself was suspended,
 # perhaps together with the group. That time does not count as the group's silence.
 _LOOK_MOST_S = 15.0
 
 
-ReasonKey = tuple[int, frozenset[ReasonKind]]
-"""the size of a group, and what the reasons for its unused places are about (`planner.elastic.places`)"""
+ReasonKey = tuple[int, frozenset[type[Event]]]
+"""the size of a group, and the kinds of the reasons for its unused places (`planner.elastic.places`)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +79,7 @@ class Group:
     """rank -> time since when its process has not answered"""
     notice: GroupNotice = GroupNotice()
     told: Mapping[ReasonKey, int] = field(default_factory=dict)
-    """like `ControllerContext.told`, of notes that the group may not have written yet"""
+    """like `ControllerContext.told`, of events that the group may not have written yet"""
 
     @classmethod
     def started(cls, nodes: tuple[str, ...], pause: Pause, now_s: float) -> Self:
@@ -138,28 +140,18 @@ class Group:
         return [rank for rank, since_s in self.deaf_since.items() if self.looked_s - since_s > for_s]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Hang:
-    """How long no worker has made progress, and which limit that exceeds."""
-
-    silence_s: float
-    limit_s: float
-    deaf_ranks: tuple[int, ...]
-    """ranks that do not answer either: they are to blame"""
-
-
 def is_hung(group: Group, history: History, now_s: float) -> bool:
     """Whether no worker has made progress for too long. The limit is shorter if a worker has not answered either."""
     unmoved_s, deafness_s = now_s - group.seen_s, _deafness_s(group, history)
     return unmoved_s > silence_limit_s(group, history) or (unmoved_s > deafness_s and bool(group.deaf(deafness_s)))
 
 
-def hang(group: Group, history: History, now_s: float) -> Hang:
-    """The evidence that a group hangs. Call it when `is_hung` is true."""
+def hang(group: Group, history: History, now_s: float) -> tuple[Hung, tuple[int, ...]]:
+    """The evidence that a group hangs, and the ranks that do not answer either. Call it when `is_hung` is true."""
     deafness_s = _deafness_s(group, history)
     deaf = tuple(group.deaf(deafness_s))
     limit_s = deafness_s if deaf else silence_limit_s(group, history)
-    return Hang(silence_s=now_s - group.seen_s, limit_s=limit_s, deaf_ranks=deaf)
+    return Hung(silence_s=now_s - group.seen_s, limit_s=limit_s, deaf=len(deaf)), deaf
 
 
 def _deafness_s(group: Group, history: History) -> float:

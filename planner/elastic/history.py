@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, Self
 
-from planner.base.text import counted, duration
-from planner.elastic.mistakes import Mistake, why_final
-from planner.errors import TrainingFailed
+from planner.elastic.mistakes import GaveUp, Mistake, why_final
+from planner.events.event import Event
+from planner.events.failures import GivesUp, Held, NodeLeftOut, WorkersFailed
 from planner.plan import FIRST_ROUND_S, BatchSizes, CapacityAt, ResizeCost, Speeds, make_plan
 
 _REMEMBERED_CHANGES = 256
@@ -232,15 +232,14 @@ class History:
         change = CapacityAt(time_s=now_s, world_size=room)
         return replace(self, capacity=(*self.capacity, change)[-_REMEMBERED_CHANGES:])
 
-    def with_hold(self, world_size: int, reason: str, now_s: float) -> tuple[Self, str]:
-        """A copy that limits growth to `world_size` for a while, and the text that says so.
+    def with_hold(self, world_size: int, reason: Event, now_s: float) -> tuple[Self, Held]:
+        """A copy that limits growth to `world_size` for a while, and the event that says so.
 
         Each hold is twice as long as the last one.
         """
         hold_s = min(max(2 * self.hold.seconds, _HOLD_S), _HOLD_MOST_S)
         hold = GrowthHold(world_size=world_size, until_s=now_s + hold_s, seconds=hold_s)
-        text = f"{reason}, so planner uses no more than {counted(world_size, 'worker')} for {duration(hold_s)}"
-        return replace(self, hold=hold), text
+        return replace(self, hold=hold), Held(reason=reason, most=world_size, hold_s=hold_s)
 
     def held(self, room: int, now_s: float) -> int:
         """How many of `room` places may be tried now."""
@@ -255,15 +254,15 @@ class History:
     # -- failures
 
     def after_failure(
-        self, blamed: frozenset[str], reason: str, now_s: float, mistake: Mistake | None = None
-    ) -> tuple[Self, tuple[str, ...]]:
-        """A copy after a failure that no lost node explains, and the notes about it. `blamed` nodes are alive.
+        self, blamed: frozenset[str], reason: Event, now_s: float, mistake: Mistake | None = None
+    ) -> tuple[Self, tuple[Event, ...]]:
+        """A copy after a failure that no lost node explains, and the events about it. `blamed` nodes are alive.
 
         Raises:
-            TrainingFailed: there were too many such failures, or another try would meet the same mistake.
+            GaveUp: there were too many such failures, or another try would meet the same mistake.
         """
         if mistake and (why := why_final(mistake, self.mistake, best_step=self.best_step)):
-            raise TrainingFailed(f"{reason}. planner does not try again: {why}")
+            raise GaveUp(GivesUp(reason=reason, why=why, failures=1))
         nodes = {node: (*self.node_failure_times.get(node, ()), now_s)[-_NODE_FAILURES:] for node in blamed}
         history = replace(
             self,
@@ -274,8 +273,8 @@ class History:
         )
         _check_failures(history, reason, now_s)
         bad = [node for node in blamed if history.is_bad(node, now_s)]
-        left_out = (f"node {node} is left out: its workers died {_NODE_FAILURES} times within the hour" for node in bad)
-        return history, (f"the workers failed: {reason}", *left_out)
+        left_out = (NodeLeftOut(node=node, deaths=_NODE_FAILURES) for node in bad)
+        return history, (WorkersFailed(reason=reason), *left_out)
 
     def bad_nodes(self, now_s: float) -> tuple[str, ...]:
         """Nodes whose workers died three times within an hour, sorted."""
@@ -287,9 +286,9 @@ class History:
         return len(times) == _NODE_FAILURES and now_s - times[0] < _FAILURES_WITHIN_S
 
 
-def _check_failures(history: History, reason: str, now_s: float) -> None:
+def _check_failures(history: History, reason: Event, now_s: float) -> None:
     if history.num_fruitless >= _MOST_FRUITLESS:
-        raise TrainingFailed(f"the workers failed {history.num_fruitless} times in a row without progress: {reason}")
+        raise GaveUp(GivesUp(reason=reason, why="no_progress", failures=history.num_fruitless))
     times = history.failure_times
     if len(times) == _MOST_FAILURES and now_s - times[0] < _FAILURES_WITHIN_S:
-        raise TrainingFailed(f"the workers failed {_MOST_FAILURES} times within the hour: {reason}")
+        raise GaveUp(GivesUp(reason=reason, why="too_often", failures=_MOST_FAILURES))

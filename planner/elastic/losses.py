@@ -3,8 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import Self
 
-from planner.base.text import counted
 from planner.elastic.view import View
+from planner.events.event import Event
+from planner.events.failures import NodesLost
 
 # Ray's health check takes up to a minute by its defaults. A node that goes later is no part of the same loss.
 _WATCH_S = 60.0
@@ -22,17 +23,17 @@ class NodeLosses:
     """nodes that were there when the group failed, and that are not known to be lost"""
     gone: frozenset[str] = frozenset()
     """nodes lost since the group failed"""
-    start: str = ""
-    """what the next group starts from"""
+    from_memory: bool = False
+    """whether the next group looks for copies in memory"""
     failed_s: float = 0.0
     found_s: float = 0.0
     """when the last lost node was found"""
-    note: str = ""
-    """the newest note. Empty if no node is known to be lost"""
+    event: NodesLost | None = None
+    """the newest event. None if no node is known to be lost"""
     num_told: int = 0
-    """lost nodes in the notes so far"""
+    """lost nodes in the events so far"""
     num_written: int = 0
-    """lost nodes in notes that can no longer be changed"""
+    """lost nodes in events that can no longer be changed"""
     has_started: bool = True
     """whether a group was started since the last failure, so that the next failure is another loss"""
 
@@ -40,9 +41,9 @@ class NodeLosses:
         """A copy after a group was started."""
         return replace(self, has_started=True)
 
-    def after_failure(self, dead: frozenset[str], start: str, now_s: float) -> Self:
+    def after_failure(self, dead: frozenset[str], now_s: float, *, from_memory: bool) -> Self:
         """A copy after a group failed or could not start."""
-        before = type(self)(there=self.there, start=start, has_started=False) if self.has_started else self
+        before = type(self)(there=self.there, from_memory=from_memory, has_started=False) if self.has_started else self
         gone = before.gone | dead
         return replace(
             before,
@@ -66,29 +67,23 @@ class NodeLosses:
             found_s=now_s if found else self.found_s,
         )
 
-    def told(self, queue: tuple[str, ...], now_s: float) -> tuple[Self, tuple[str, ...]]:
-        """A copy whose note has all lost nodes, and the notes that wait for a ledger.
+    def told(self, queue: tuple[Event, ...], now_s: float) -> tuple[Self, tuple[Event, ...]]:
+        """A copy whose event has all lost nodes, and the events that wait for a ledger.
 
-        A note that still waits is replaced. Otherwise a further one follows, once no more nodes are found.
+        An event that still waits is replaced. Otherwise a further one follows, once no more nodes are found.
         """
         if len(self.gone) == self.num_told:
             return self, queue
-        is_queued = self.note in queue
+        is_queued = self.event in queue
         num_written = self.num_written if is_queued else self.num_told
         if num_written and not is_queued and now_s - self.found_s < _SETTLE_S:
             return self, queue
-        note = self._text(num_written)
-        queue = _with_last_replaced(queue, self.note, note) if is_queued else (*queue, note)
-        return replace(self, note=note, num_told=len(self.gone), num_written=num_written), queue
-
-    def _text(self, num_written: int) -> str:
-        number = len(self.gone)
-        if num_written:
-            return f"{counted(number - num_written, 'more node')} lost, {number} in all"
-        return f"{counted(number, 'node')} lost: training resumes from {self.start}"
+        event = NodesLost(nodes=len(self.gone), told=num_written, from_memory=self.from_memory)
+        queue = _with_last_replaced(queue, self.event, event) if is_queued else (*queue, event)
+        return replace(self, event=event, num_told=len(self.gone), num_written=num_written), queue
 
 
-def _with_last_replaced(queue: tuple[str, ...], old: str, new: str) -> tuple[str, ...]:
-    """The queue with `new` for the last `old` in it. An equal note before that one is about another failure."""
+def _with_last_replaced(queue: tuple[Event, ...], old: Event | None, new: Event) -> tuple[Event, ...]:
+    """The queue with `new` for the last `old` in it. An equal event before that one is about another failure."""
     place = len(queue) - 1 - queue[::-1].index(old)
     return (*queue[:place], new, *queue[place + 1 :])

@@ -7,22 +7,35 @@ raises the error, and planner tries again as often as after other failures.
 """
 
 from dataclasses import dataclass
+from typing import Literal
+
+from planner.events.failures import GivesUp
+
+
+class GaveUp(Exception):
+    """The run ends, because another try would not help. The caller makes the text from `event`."""
+
+    def __init__(self, event: GivesUp) -> None:
+        super().__init__(event)
+        self.event = event
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mistake:
     """An error of the user's code that ended a group, while no node of the group was lost."""
 
-    text: str
-    """the error's type, message, file and line"""
+    error: tuple[str, str, str]
+    """its type, its message, and file and line (`planner.base.user_errors.CodeError`)"""
     num_steps: int
     """how many steps its group had done"""
     node: str = ""
     """of the only worker that is known to have raised it. Empty if several did, or if the group had no other node"""
 
 
-def why_final(mistake: Mistake, last: Mistake | None, *, best_step: int) -> str:
-    """Why another try would meet the same mistake. Empty if it may not, so that planner tries again.
+def why_final(
+    mistake: Mistake, last: Mistake | None, *, best_step: int
+) -> Literal["mistake_at_start", "same_mistake"] | None:
+    """Why another try would meet the same mistake. None if it may not, so that planner tries again.
 
     Args:
         mistake: what ended the group.
@@ -30,7 +43,7 @@ def why_final(mistake: Mistake, last: Mistake | None, *, best_step: int) -> str:
         best_step: the most steps that were done in this launch. 0 before the first.
     """
     if not mistake.num_steps and not best_step:
-        return "the code failed before the first step"
-    if last is None or mistake.text != last.text or (mistake.node and mistake.node == last.node):
-        return ""
-    return "the code failed twice in a row at this line, without a new step in between"
+        return "mistake_at_start"
+    if last is None or mistake.error != last.error or (mistake.node and mistake.node == last.node):
+        return None
+    return "same_mistake"

@@ -1,15 +1,15 @@
-"""What the controller decides next and what it waits for, as text for people.
+"""What the controller decides next and what it waits for.
 
-Nothing is decided here. The texts and times come from `planner.elastic.step` itself: what it does now, what it would do
-if an event came, and what it would do later if only time passed.
+Nothing is decided here. The events and times come from `planner.elastic.step` itself: what it does now, what it would
+do if an event came, and what it would do later if only time passed.
 """
 
 import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from planner.base.text import counted, duration
 from planner.elastic.group import silence_limit_s
+from planner.elastic.mistakes import GaveUp
 from planner.elastic.places import unused_places
 from planner.elastic.resize_choice import decide, longest_commit_wait_s, longest_warming_s
 from planner.elastic.states import (
@@ -22,11 +22,23 @@ from planner.elastic.states import (
     Waiting,
     Warming,
 )
-from planner.elastic.step import COALESCE_MOST_S, COALESCE_S, SPARE_S, step
-from planner.elastic.stopping import grace_s, leave_s, needed_text, obstacle
-from planner.elastic.texts import waiting_text
+from planner.elastic.step import COALESCE_MOST_S, COALESCE_S, SPARE_S, finite, step, waits_for_room
+from planner.elastic.stopping import grace_s, leave_s, obstacle, stop_needs
 from planner.elastic.view import Act, View
-from planner.errors import PlannerError
+from planner.events.event import Event
+from planner.events.outlook import (
+    AwaitsNewcomers,
+    AwaitsParked,
+    FirstStepPending,
+    HoldLasts,
+    NoResize,
+    NoticeRuns,
+    OldGroupEnds,
+    RunEnds,
+    Silence,
+    WillStart,
+    WillStop,
+)
 
 WorkerState = Literal["starting", "training", "leaving", "stopping", "parked", "warming"]
 """`leaving`: trains, and its node has notice. `warming`: a newcomer, not yet in the group"""
@@ -43,7 +55,8 @@ _SILENCE_SAID_S = 15.0
 class NextDecision:
     """The next decision of the controller."""
 
-    text: str
+    events: tuple[Event, ...]
+    """one, or several that are said together"""
     due_s: float = math.inf
     """when `step` acts if nothing but time changes, on the controller's clock. Infinite if it waits for an event"""
 
@@ -74,32 +87,30 @@ def next_decision(state: State, view: View, now_s: float) -> NextDecision:
     try:
         after, act = step(state, view, now_s)
         if act.kind != "nothing":
-            return NextDecision(text=_act_text(act, after), due_s=now_s)
+            return NextDecision(events=_does(act, after), due_s=now_s)
         due_s = _due_s(state, view, now_s)
-    except PlannerError as error:  # the group hangs, and it was the last try
-        return NextDecision(text=str(error), due_s=now_s)
+    except GaveUp as error:  # the group hangs, and it was the last try
+        return NextDecision(events=(error.event,), due_s=now_s)
     if isinstance(state, Running | Warming) and now_s - state.group.seen_s > _SILENCE_SAID_S:
         return _silence(state, now_s)
-    return NextDecision(text=_text(state, view, due_s, now_s), due_s=due_s)
+    return NextDecision(events=_awaits(state, view, due_s, now_s), due_s=due_s)
 
 
-def _text(state: State, view: View, due_s: float, now_s: float) -> str:
-    if isinstance(state, Running | Warming) and view.leaving:
-        return _leaving_text(state, view, due_s, now_s)
+def _awaits(state: State, view: View, due_s: float, now_s: float) -> tuple[Event, ...]:
     match state:
+        case Running() | Warming() if view.leaving:
+            return (_notice_runs(state, view, due_s, now_s),)
         case Running():
-            text = _running_text(state, view, now_s)
+            return _awaits_change(state, view, now_s)
         case Warming():
-            text = _warming_text(state, now_s)
+            return (_awaits_newcomers(state, now_s),)
         case Stopping():
-            text = _stopping_text(state, view, due_s, now_s)
-        case Idle() if view.nodes:
-            text = "the next group starts when the workers of the last one have ended"
+            return (_awaits_parked(state, view, due_s, now_s),)
         case Idle() | Waiting():
-            text = _waits_for_room(state.known, view, now_s)
+            is_old_there = isinstance(state, Idle) and bool(view.nodes)
+            return (OldGroupEnds(),) if is_old_there else _awaits_room(state.known, view, now_s)
         case Ending():
-            text = "the run ends"
-    return text
+            return (RunEnds(),)
 
 
 # -- when it acts
@@ -109,7 +120,7 @@ def _due_s(state: State, view: View, now_s: float) -> float:
     """When `step` acts if nothing but time changes. Infinite if it never does.
 
     Raises:
-        TrainingFailed: it would end the run then.
+        GaveUp: it would end the run then.
     """
     at_s = now_s
     for _ in range(_MOST_LOOKS_AHEAD):
@@ -166,92 +177,74 @@ def _room_of(state: Running, view: View, now_s: float) -> int:
     return max(state.known.room(view, now_s), state.group.size)
 
 
-# -- texts
+# -- what it does, and what it waits for
 
 
-_STOP = {
-    False: "all workers stop at the same step and commit",
-    True: "all workers stop at the same step and hand it over in memory",
-}
-"""by `Act.in_memory`"""
+def _does(act: Act, after: State) -> tuple[Event, ...]:
+    """What an act does, by the events that it tells if there are any."""
+    if act.events:
+        return act.events
+    if act.kind == "end":
+        return (RunEnds(),)
+    if isinstance(after, Stopping):
+        return (WillStop(in_memory=act.in_memory, most=after.most),)
+    return (WillStart(size=act.world_size, planned=act.planned),)
 
 
-def _act_text(act: Act, after: State) -> str:
-    if act.texts:
-        return "; ".join(act.texts)
-    workers = counted(act.world_size, "worker")
-    if act.kind == "stop" and isinstance(after, Stopping) and after.is_growth:
-        return f"{_STOP[act.in_memory]}, then up to {counted(after.most, 'worker')} continue"
-    return {
-        "nothing": "",
-        "warm": f"{workers} start beside the group",
-        "stop": _STOP[act.in_memory],
-        "resize": f"{workers} continue" if act.planned else f"{workers} start",
-        "abandon_newcomers": "the newcomers are called off",
-        "end": "the run ends",
-    }[act.kind]
-
-
-def _waits_for_room(known: ControllerContext, view: View, now_s: float) -> str:
-    """Of a run without a group that trains."""
-    text = waiting_text(known, known.room(view, now_s))
-    return "; ".join(filter(None, (text, _hold_text(known, view, now_s))))
-
-
-def _hold_text(known: ControllerContext, view: View, now_s: float) -> str:
-    """Why places are not used that are there. Empty if all are used."""
-    hold = known.history.hold
+def _awaits_room(known: ControllerContext, view: View, now_s: float) -> tuple[Event, ...]:
+    """Of a run without a group that trains: the room, and why places are not used that are there."""
+    waits, hold = waits_for_room(known, known.room(view, now_s)), known.history.hold
     places = min(sum(view.room.values()), known.rules.workers.most)
     if now_s >= hold.until_s or places <= hold.world_size:
-        return ""
-    most = counted(hold.world_size, "worker")
-    return f"on hold: no more than {most} for {duration(hold.until_s - now_s)}, because a start with more failed"
+        return (waits,)
+    return waits, HoldLasts(most=hold.world_size, left_s=hold.until_s - now_s)
 
 
-def _running_text(state: Running, view: View, now_s: float) -> str:
+def _awaits_change(state: Running, view: View, now_s: float) -> tuple[Event, ...]:
     decision = decide(state, _room_of(state, view, now_s), now_s)
-    unused = unused_places(state, view, decision, now_s)
-    reason = unused.text if unused is not None else f"no resize: {decision.reason}"
-    first = "" if state.group.num_steps else "the first step is not done yet"
-    return "; ".join(filter(None, (first, reason)))
+    reason = unused_places(state, view, decision, now_s) or NoResize(reason=decision.reason)
+    return (reason,) if state.group.num_steps else (FirstStepPending(), reason)
 
 
 def _silence(state: Running | Warming, now_s: float) -> NextDecision:
     group = state.group
     limit_s = silence_limit_s(group, state.known.history)
-    text = f"no progress for {duration(now_s - group.seen_s)}: planner ends the group after {duration(limit_s)}"
-    return NextDecision(text=text, due_s=group.seen_s + limit_s)
+    silence = Silence(silence_s=now_s - group.seen_s, limit_s=limit_s)
+    return NextDecision(events=(silence,), due_s=group.seen_s + limit_s)
 
 
-def _leaving_text(state: Running | Warming, view: View, due_s: float, now_s: float) -> str:
+def _notice_runs(state: Running | Warming, view: View, due_s: float, now_s: float) -> NoticeRuns:
     known, group = state.known, state.group
-    room = known.room(view, now_s)
-    gone = sum(node in view.leaving for node in view.nodes)
-    left = f"{duration(view.leaves_in_s)} left" if math.isfinite(view.leaves_in_s) else "no deadline"
-    notice = f"notice for {counted(gone, 'worker')} of {group.size}, {left}"
-    when = f"in {duration(due_s - now_s)}" if math.isfinite(due_s) else "later"
-    if room < known.rules.workers.least:
-        fits = f"{notice}, and only {counted(room, 'worker')} will fit"
-        return f"{fits}: training continues, and stops {when} ({needed_text(known, group)})"
-    size = known.rules.useful(min(room, known.rules.workers.most))
-    how = "commit" if obstacle(known, group, view, room) else "hand over in memory"
-    return f"{notice}: all stop {when} and {how}, then {counted(size, 'worker')} continue"
-
-
-def _warming_text(state: Warming, now_s: float) -> str:
-    took_s, most_s = now_s - state.since_s, longest_warming_s(state.known)
-    newcomers = counted(state.world_size - state.group.size, "newcomer")
-    return (
-        f"{state.group.size} -> {state.world_size} workers as soon as {newcomers} can train "
-        f"({duration(took_s)} so far, at most {duration(most_s)})"
+    rules, room = known.rules, known.room(view, now_s)
+    return NoticeRuns(
+        leaving=sum(node in view.leaving for node in view.nodes),
+        size=group.size,
+        left_s=finite(view.leaves_in_s),
+        stops_in_s=finite(due_s - now_s),
+        room=room,
+        to=rules.useful(min(room, rules.workers.most)) if room >= rules.workers.least else None,
+        in_memory=obstacle(known, group, view, room) is None,
+        needs=stop_needs(known, group),
     )
 
 
-def _stopping_text(state: Stopping, view: View, due_s: float, now_s: float) -> str:
+def _awaits_newcomers(state: Warming, now_s: float) -> AwaitsNewcomers:
+    return AwaitsNewcomers(
+        size=state.group.size,
+        to=state.world_size,
+        so_far_s=now_s - state.since_s,
+        most_s=longest_warming_s(state.known),
+    )
+
+
+def _awaits_parked(state: Stopping, view: View, due_s: float, now_s: float) -> AwaitsParked:
     parked = replace(view, parked=frozenset(range(len(view.nodes))))
     after, act = step(state, parked, now_s)
-    then = waiting_text(after.known, after.known.room(view, now_s)) if isinstance(after, Waiting) else ""
-    how = "copied their step into memory" if state.in_memory else "committed"
-    wait = f"{len(view.parked)} of {counted(len(view.nodes), 'worker')} have {how} and parked"
-    limit = f" (planner waits {duration(due_s - now_s)} more)" if math.isfinite(due_s) else ""
-    return f"{wait}{limit}. Then: {then or _act_text(act, after)}"
+    waits = isinstance(after, Waiting)
+    return AwaitsParked(
+        parked=len(view.parked),
+        size=len(view.nodes),
+        in_memory=state.in_memory,
+        left_s=finite(due_s - now_s),
+        then=(waits_for_room(after.known, after.known.room(view, now_s)),) if waits else _does(act, after),
+    )

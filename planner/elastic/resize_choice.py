@@ -2,6 +2,7 @@
 
 from planner.elastic.group import Group
 from planner.elastic.states import ControllerContext, Running
+from planner.events.sizing import UsesEveryNode
 from planner.plan import Decision, Situation, Speeds, make_plan, revise
 
 # Newcomers that are not ready by then are called off. The next ones get twice as long: some machines first have to
@@ -17,8 +18,8 @@ def decide(state: Running, room: int, now_s: float) -> Decision:
     rules, size = state.known.rules, state.group.size
     target = min(room, rules.workers.most)
     if rules.eager and target != size:
-        reason = f"{size} -> {target}: this run uses every node"
-        return Decision(kind="resize", world_size=target, until_s=now_s, why="uses_every_node", reason=reason)
+        reason = UsesEveryNode(size=size, to=target)
+        return Decision(kind="resize", world_size=target, until_s=now_s, reason=reason)
     return revise(_situation(state.known, size, now_s))
 
 

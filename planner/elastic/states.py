@@ -9,6 +9,7 @@ from planner.elastic.group import Group, ReasonKey
 from planner.elastic.history import History
 from planner.elastic.pause import NotAResize, Pause
 from planner.elastic.view import View
+from planner.events.event import Event
 from planner.plan import BatchSizes, WorkerRange, useful_workers
 
 
@@ -44,10 +45,10 @@ class ControllerContext:
 
     rules: Rules
     history: History
-    texts: tuple[str, ...] = ()
-    """notes not yet in a ledger, oldest first. A group that runs writes them"""
-    topic: str = ""
-    """topic of the last note that is not repeated until the room changes"""
+    events: tuple[Event, ...] = ()
+    """events not yet in a ledger, oldest first. A group that runs writes them"""
+    told_once: tuple[type[Event], int] | None = None
+    """kind and room of the last event that is not repeated until the room changes"""
     told: Mapping[ReasonKey, int] = field(default_factory=dict)
     """reasons for unused places -> how many were unused when that was told last"""
     waiting_since_s: float | None = None
@@ -65,9 +66,9 @@ class ControllerContext:
         """The newest step that may be in memory alone. A run that ends commits it first, if a group can start."""
         return max(self.held_only_step, self.maybe_held_step)
 
-    def telling(self, *texts: str) -> Self:
-        """A copy with more notes for the ledger."""
-        return replace(self, texts=(*self.texts, *texts))
+    def telling(self, *events: Event) -> Self:
+        """A copy with more events for the ledger."""
+        return replace(self, events=(*self.events, *events))
 
     def waiting(self, now_s: float) -> Self:
         """A copy in which no group can start, because there is too little room."""
@@ -82,7 +83,7 @@ class ControllerContext:
     def with_room(self, room: int, now_s: float) -> Self:
         """A copy that says how many workers there is room for now."""
         history = self.history.with_room(room, now_s)
-        return self if history is self.history else replace(self, history=history, topic="")
+        return self if history is self.history else replace(self, history=history, told_once=None)
 
     def room(self, view: View, now_s: float) -> int:
         """How many workers there is room for, without nodes on hold and bad nodes."""
@@ -120,7 +121,6 @@ class Warming:
     since_s: float
     world_size: int
     """of the next group"""
-    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)

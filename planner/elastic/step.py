@@ -8,16 +8,36 @@
 import math
 from dataclasses import replace
 
-from planner.base.text import counted, duration
 from planner.elastic.group import Group, GroupNotice, hang, is_hung
 from planner.elastic.mistakes import Mistake
 from planner.elastic.pause import ForcedPause, NotAResize, Pause, PlannedPause
-from planner.elastic.places import UnusedPlaces, unused_places
+from planner.elastic.places import is_news, key_of, unused_places
 from planner.elastic.resize_choice import decide, longest_commit_wait_s, longest_warming_s
 from planner.elastic.states import ControllerContext, Ending, Idle, Running, State, Stopping, Waiting, Warming
-from planner.elastic.stopping import cannot_hold, grace_s, leave_s, needed_text, obstacle, stop_s
-from planner.elastic.texts import newest, notice_texts, waiting_text
+from planner.elastic.stopping import cannot_hold, grace_s, hand_over_s, leave_s, obstacle, stop_needs, stop_s
 from planner.elastic.view import Act, View
+from planner.events.event import Event
+from planner.events.failures import ParkTimedOut
+from planner.events.sizing import PlacesUnused, Resizes
+from planner.events.stopping import (
+    AwaitsCommit,
+    BecomesDurable,
+    DriverStops,
+    EndsWithLoss,
+    FirstStepGivenUp,
+    HandsOver,
+    NewcomerFailed,
+    NewcomersCalledOff,
+    NewcomersLate,
+    Notice,
+    NoticeSuffices,
+    NoticeTooShort,
+    NotParked,
+    RoomShrank,
+    TrainsOn,
+    WaitsForRoom,
+)
+from planner.events.waited import Waited
 
 # A second notice often follows the first: spot capacity is taken back in batches. Clouds give at least 30 s.
 COALESCE_S = 1.0
@@ -26,19 +46,23 @@ COALESCE_MOST_S = 5.0
 _PARK_AT_LEAST_S = 60.0
 # If too few nodes will remain, the group trains until this long before the last moment to stop.
 SPARE_S = 5.0
+# A shorter wait for nodes is part of a pause.
+_LEAST_WAIT_S = 1.0
 
 
 def step(state: State, view: View, now_s: float) -> tuple[State, Act]:
     """The next state, and what to do now. Any state.
 
     Raises:
-        TrainingFailed: the group hangs, and there were too many failures that no lost node explains.
+        GaveUp: the group hangs, and there were too many failures that no lost node explains.
     """
     state, act = _next(_seen(state, view, now_s), view, now_s)
     if not view.nodes or isinstance(state, Idle):
-        return state, act  # no group runs that could write the notes
-    act = replace(act, texts=(*state.known.texts, *act.texts), waited_s=state.known.waited_s)
-    return replace(state, known=replace(state.known, texts=(), waited_s=0.0)), act
+        return state, act  # no group runs that could write the events
+    known = state.known
+    waited = (Waited(waited_s=known.waited_s),) if known.waited_s >= _LEAST_WAIT_S else ()
+    act = replace(act, events=(*known.events, *act.events, *waited))
+    return replace(state, known=replace(known, events=(), waited_s=0.0)), act
 
 
 def _seen(state: State, view: View, now_s: float) -> State:
@@ -76,7 +100,7 @@ def _start(state: Idle, view: View, now_s: float) -> tuple[State, Act]:
         return state, Act()  # the abandoned group has not ended yet
     known = state.known.with_room(room, now_s)
     if room < workers.least:
-        return _telling_once(replace(state, known=known.waiting(now_s)), waiting_text(known, room))
+        return _telling_once(replace(state, known=known.waiting(now_s)), waits_for_room(known, room), room)
     # A planned resize that failed gives no cost to measure.
     pause = replace(state.pause, decided_s=now_s) if isinstance(state.pause, ForcedPause) else NotAResize()
     size = known.rules.useful(min(room, workers.most))
@@ -87,10 +111,12 @@ def _end(known: ControllerContext, group: Group | None = None) -> tuple[State, A
     """End the run, and say what is lost if the newest step is only in memory. `Ending`."""
     if not known.unsaved_step:
         return Ending(known=known), Act(kind="end")
-    durable = f", and step {group.durable_step} is durable" if group is not None and group.durable_step else ""
-    what = f"step {known.held_only_step} is" if known.held_only_step else f"steps up to {known.unsaved_step} may be"
-    text = f"the run ends: {what} only in memory, and {'is' if known.held_only_step else 'are'} lost{durable}"
-    return Ending(known=known), Act(kind="end", texts=(text,))
+    loss = EndsWithLoss(
+        step=known.held_only_step or known.unsaved_step,
+        is_sure=known.held_only_step > 0,
+        durable_step=group.durable_step if group is not None else 0,
+    )
+    return Ending(known=known), Act(kind="end", events=(loss,))
 
 
 # -- a group trains
@@ -101,7 +127,7 @@ def _train(state: Running | Warming, view: View, now_s: float) -> tuple[State, A
     if view.is_ending and not (state.group.num_steps or state.known.unsaved_step):
         return _end(state.known)  # no step is done, so nothing is lost
     if view.is_ending:
-        return _stop(state, now_s, "the driver stops the run")
+        return _stop(state, now_s, DriverStops())
     if is_hung(state.group, state.known.history, now_s):
         return _end_hung(state, view, now_s)
     room = state.known.room(view, now_s)
@@ -128,9 +154,9 @@ def _consider(state: Running, view: View, room: int, now_s: float) -> tuple[Stat
         group=state.group,
         since_s=now_s,
         world_size=decision.world_size,
-        reason=decision.reason,
     )
-    return warming, Act(kind="warm", world_size=decision.world_size - size, texts=(f"resize: {decision.reason}",))
+    told = Resizes(to=decision.world_size, reason=decision.reason)
+    return warming, Act(kind="warm", world_size=decision.world_size - size, events=(told,))
 
 
 def _await_newcomers(state: Warming, view: View, room: int, now_s: float) -> tuple[State, Act]:
@@ -143,16 +169,16 @@ def _await_newcomers(state: Warming, view: View, room: int, now_s: float) -> tup
     if is_late:
         known = replace(known, history=known.history.after_late_newcomers())
     if room < state.world_size:
-        return _call_off(state, known, f"there is room for only {counted(room, 'worker')} now")
+        return _call_off(state, known, RoomShrank(room=room))
     if view.newcomers == "failed" or is_late:
-        failure = f"they were not ready after {duration(took_s)}" if is_late else "one failed while it started"
+        failure = NewcomersLate(after_s=took_s) if is_late else NewcomerFailed()
         history, reason = known.history.with_hold(state.group.size, failure, now_s)
         return _call_off(state, replace(known, history=history), reason)
     if view.newcomers == "warming":
         return state, Act()
     if _waits_for_commit(state, view, now_s):
-        wait = f"wait for a commit: the group stops when a step since {state.group.began_step} is durable"
-        return _telling_once(state, f"{wait}, so that its last step can stay in memory")
+        # It is told once however many groups wait for it, so it has no room of its own.
+        return _telling_once(state, AwaitsCommit(since_step=state.group.began_step), 0)
     known = replace(known, history=known.history.after_newcomers(took_s))
     in_memory = not obstacle(known, state.group, view, room)
     stopping = Stopping(
@@ -170,9 +196,9 @@ def _waits_for_commit(state: Warming, view: View, now_s: float) -> bool:
     return view.can_hold and state.group.num_steps > 0 and not (state.group.is_fresh or is_due)
 
 
-def _call_off(state: Warming, known: ControllerContext, reason: str) -> tuple[State, Act]:
+def _call_off(state: Warming, known: ControllerContext, reason: Event) -> tuple[State, Act]:
     """End the newcomers and continue training. `Running`."""
-    act = Act(kind="abandon_newcomers", texts=(f"newcomers were called off: {reason}",))
+    act = Act(kind="abandon_newcomers", events=(NewcomersCalledOff(reason=reason),))
     return Running(known=known, group=state.group), act
 
 
@@ -183,24 +209,46 @@ def _leave(state: Running | Warming, view: View, room: int, now_s: float) -> tup
     needed_s = leave_s(state.known, state.group, view, room)
     if room < state.known.rules.workers.least and view.leaves_in_s > needed_s + SPARE_S:
         # The group could not start again, so it trains for the rest of the notice.
-        left = f", and {duration(view.leaves_in_s)} are left" if math.isfinite(view.leaves_in_s) else ""
-        fits = f"notice, and only {counted(room, 'worker')} will fit: training continues as long as possible"
-        return _telling_once(state, f"{fits} ({needed_text(state.known, state.group)}{left})")
+        needs = stop_needs(state.known, state.group)
+        return _telling_once(state, TrainsOn(room=room, needs=needs, left_s=finite(view.leaves_in_s)), room)
     in_time = view.leaves_in_s - needed_s > COALESCE_S
     if in_time and now_s - notice.last_s < COALESCE_S and now_s - notice.first_s < COALESCE_MOST_S:
         return state, Act()
     state = replace(state, known=state.known.with_room(room, now_s))
     in_memory = not obstacle(state.known, state.group, view, room)
-    return _stop(state, now_s, *notice_texts(state, view, room), in_memory=in_memory)
+    return _stop(state, now_s, *_notice(state, view, room), in_memory=in_memory)
 
 
-def _stop(state: Running | Warming, now_s: float, *texts: str, in_memory: bool = False) -> tuple[State, Act]:
+def _stop(state: Running | Warming, now_s: float, *events: Event, in_memory: bool = False) -> tuple[State, Act]:
     """Tell the group to stop, and end the newcomers. `Stopping`."""
     most = state.known.rules.workers.most
     stopping = Stopping(
         known=state.known, group=state.group, since_s=now_s, most=most, is_growth=False, in_memory=in_memory
     )
-    return stopping, Act(kind="stop", texts=texts, in_memory=in_memory)
+    return stopping, Act(kind="stop", events=events, in_memory=in_memory)
+
+
+def _notice(state: Running | Warming, view: View, room: int) -> tuple[Event, ...]:
+    """The notice, and how the group stops, or whether the notice may be too short for a commit.
+
+    If the run cannot continue on other nodes, the second one also says that the time suffices.
+    """
+    known, group, deadline_s = state.known, state.group, view.leaves_in_s
+    why_durable = obstacle(known, group, view, room)
+    notice = Notice(
+        leaving=sum(node in view.leaving for node in view.nodes),
+        size=group.size,
+        left_s=finite(deadline_s),
+        room=room,
+        obstacle=why_durable if view.can_hold else None,
+    )
+    if why_durable is None:
+        allowed_s = hand_over_s(known, group) if known.history.hand_over_pauses else None
+        return notice, HandsOver(allowed_s=allowed_s)
+    needs, patience_s = stop_needs(known, group), grace_s(known, group)
+    if needs.stop_s <= deadline_s:
+        return (notice,) if room >= known.rules.workers.least else (notice, NoticeSuffices(needs=needs))
+    return notice, NoticeTooShort(needs=needs, tries_s=patience_s if deadline_s < patience_s else None)
 
 
 def _end_hung(state: Running | Warming, view: View, now_s: float) -> tuple[State, Act]:
@@ -208,10 +256,8 @@ def _end_hung(state: Running | Warming, view: View, now_s: float) -> tuple[State
 
     Collectives would time out much later.
     """
-    found = hang(state.group, state.known.history, now_s)
-    deaf = f", and {counted(len(found.deaf_ranks), 'worker')} did not answer" if found.deaf_ranks else ""
-    reason = f"no progress for {duration(found.silence_s)} (limit {duration(found.limit_s)}){deaf}"
-    blamed = frozenset(view.nodes[rank] for rank in found.deaf_ranks)
+    reason, deaf_ranks = hang(state.group, state.known.history, now_s)
+    blamed = frozenset(view.nodes[rank] for rank in deaf_ranks)
     known = after_failure(state.known, blamed, reason, now_s)
     room = known.room(view, now_s)
     return _start_again(known.with_room(room, now_s), state.group, room, NotAResize())
@@ -233,14 +279,13 @@ def _await_parked(state: Stopping, view: View, now_s: float) -> tuple[State, Act
     if view.is_ending:
         return _end_unparked(state, view, now_s)
     known, room = _room_after_stop(state, view, now_s)
-    waited = duration(now_s - state.since_s)
+    waited_s = now_s - state.since_s
     if gives_up:
-        text = f"the first step is not done after {waited} more: it starts again with more workers"
-        return _start_again(known.telling(text), state.group, room, NotAResize())
-    missing = counted(len(view.nodes) - len(view.parked), "worker")
-    since = newest(in_memory=state.group.can_hold)
-    text = f"{missing} had not parked after {waited}: the steps since {since} are done again"
-    return _start_again(known.telling(text), state.group, room, forced_pause(state.group, now_s))
+        known = known.telling(FirstStepGivenUp(after_s=waited_s))
+        return _start_again(known, state.group, room, NotAResize())
+    missing = len(view.nodes) - len(view.parked)
+    known = known.telling(NotParked(workers=missing, after_s=waited_s, from_memory=state.group.can_hold))
+    return _start_again(known, state.group, room, forced_pause(state.group, now_s))
 
 
 def _keep_waiting(state: Stopping, view: View, now_s: float) -> tuple[State, Act]:
@@ -255,10 +300,9 @@ def _keep_waiting(state: Stopping, view: View, now_s: float) -> tuple[State, Act
     has_news = not view.leaving <= group.notice.nodes
     state = replace(state, group=replace(group, notice=group.notice.with_nodes(view.leaving, now_s)))
     reason = obstacle(known, group, view, room) if has_news else cannot_hold(known, view, room)
-    if not reason:
+    if reason is None:
         return state, Act()
-    text = f"the last step becomes durable, and does not stay in memory: {reason}"
-    return replace(state, in_memory=False), Act(kind="stop", texts=(text,))
+    return replace(state, in_memory=False), Act(kind="stop", events=(BecomesDurable(obstacle=reason),))
 
 
 def _end_unparked(state: Stopping, view: View, now_s: float) -> tuple[State, Act]:
@@ -269,7 +313,7 @@ def _end_unparked(state: Stopping, view: View, now_s: float) -> tuple[State, Act
     known, room = _room_after_stop(state, view, now_s)
     if not known.unsaved_step or room < known.rules.workers.least:
         return _end(known, state.group)
-    reason = f"they had not parked after {duration(now_s - state.since_s)}"
+    reason = ParkTimedOut(after_s=now_s - state.since_s)
     return _start_again(after_failure(known, frozenset(), reason, now_s), state.group, room, NotAResize())
 
 
@@ -285,7 +329,7 @@ def _go_on(state: Stopping | Waiting, view: View, now_s: float) -> tuple[State, 
     if room < rules.workers.least:
         # Nothing is lost: new nodes may come before the old ones go. The wait is no part of a resize's cost.
         waiting = Waiting(known=known.waiting(now_s), group=replace(group, stepped_s=now_s), most=state.most)
-        return _telling_once(waiting, waiting_text(known, room))
+        return _telling_once(waiting, waits_for_room(known, room), room)
     size = min(rules.useful(min(room, rules.workers.most)), state.most)
     pause = PlannedPause(
         from_size=group.size, durable_after_s=group.durable_after_s, decided_s=now_s, is_held=group.is_held
@@ -347,35 +391,45 @@ def forced_pause(group: Group, now_s: float) -> ForcedPause:
 
 
 def after_failure(
-    known: ControllerContext, blamed: frozenset[str], reason: str, now_s: float, mistake: Mistake | None = None
+    known: ControllerContext, blamed: frozenset[str], reason: Event, now_s: float, mistake: Mistake | None = None
 ) -> ControllerContext:
     """A copy after workers failed and no lost node explains it.
 
     Raises:
-        TrainingFailed: there were too many such failures, or another try would meet the same mistake of their code.
+        GaveUp: there were too many such failures, or another try would meet the same mistake of their code.
     """
-    history, texts = known.history.after_failure(blamed, reason, now_s, mistake)
-    return replace(known, history=history).telling(*texts)
+    history, events = known.history.after_failure(blamed, reason, now_s, mistake)
+    return replace(known, history=history).telling(*events)
 
 
-# -- texts
+# -- what is told
 
 
-def _telling_once(state: State, text: str) -> tuple[State, Act]:
-    """Do nothing, and note the text unless its topic (the part before the colon) was noted last."""
-    topic = text.partition(":")[0]
-    if topic == state.known.topic:
+def waits_for_room(known: ControllerContext, room: int) -> WaitsForRoom:
+    """What a run without a group waits for. `room` is below `workers.min`."""
+    workers = known.rules.workers
+    return WaitsForRoom(room=min(room, workers.most), least=workers.least)
+
+
+def finite(seconds: float) -> float | None:
+    """The seconds, or None if they are infinite: an event can be stored as JSON, which has no infinity."""
+    return seconds if math.isfinite(seconds) else None
+
+
+def _telling_once(state: State, event: Event, room: int) -> tuple[State, Act]:
+    """Do nothing, and tell the event unless one of its kind was told last, at the same room."""
+    if state.known.told_once == (type(event), room):
         return state, Act()
-    return replace(state, known=replace(state.known, topic=topic)), Act(texts=(text,))
+    return replace(state, known=replace(state.known, told_once=(type(event), room))), Act(events=(event,))
 
 
-def _telling_unused(state: Running, found: UnusedPlaces | None) -> tuple[State, Act]:
-    """Do nothing, and note why places are unused if that is news.
+def _telling_unused(state: Running, found: PlacesUnused | None) -> tuple[State, Act]:
+    """Do nothing, and tell why places are unused if that is news.
 
-    A group writes its notes at its next step. If it ends before that, they are lost, so the next group tells again.
+    A group writes its events at its next step. If it ends before that, they are lost, so the next group tells again.
     """
     told = {**state.known.told, **state.group.told}
-    if found is None or not found.is_news(told):
+    if found is None or not is_news(found, told):
         return state, Act()
-    group = replace(state.group, told={**state.group.told, found.key: found.num_unused})
-    return replace(state, group=group), Act(texts=(found.text,))
+    group = replace(state.group, told={**state.group.told, key_of(found): found.places - found.size})
+    return replace(state, group=group), Act(events=(found,))

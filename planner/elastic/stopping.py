@@ -1,13 +1,15 @@
-"""How long a stop takes, and whether it may stay in memory. As numbers and as text.
+"""How long a stop takes, whether it may stay in memory, and what it waits for.
 
 A durable stop waits for the step that runs, the commit in flight, and the last commit. A stop in memory waits for the
 step that runs and its copy into memory. The next group then loads that copy (`hand_over_s`).
 """
 
-from planner.base.text import about, duration
 from planner.elastic.group import Group
 from planner.elastic.states import ControllerContext
 from planner.elastic.view import View
+from planner.events.event import Event
+from planner.events.outlook import AwaitsDurable, LastStepDurable, StopsDurably, StopsInMemory, StopTime
+from planner.events.stopping import Obstacle, StopNeeds
 
 # A machine often lives for some seconds after its deadline, also if the notice's deadline is now (AWS hibernation).
 # Waiting in vain costs this much. Not waiting costs the steps since the last commit.
@@ -36,8 +38,8 @@ def hand_over_s(known: ControllerContext, group: Group) -> float:
     return 2 * history.step_s(group.size) + 1.5 * history.eval_s + _HAND_OVERS * measured_s
 
 
-def obstacle(known: ControllerContext, group: Group, view: View, room: int) -> str:
-    """Why a stop of the group now must be durable. Empty if its last step may stay in memory.
+def obstacle(known: ControllerContext, group: Group, view: View, room: int) -> Obstacle | None:
+    """Why a stop of the group now must be durable. None if its last step may stay in memory.
 
     After a hand-over from memory, the next stop is durable unless something became durable in between. The exception is
     a notice that is too short for a durable stop.
@@ -51,25 +53,25 @@ def obstacle(known: ControllerContext, group: Group, view: View, room: int) -> s
     return cannot_hold(known, view, room) or _lacks_time(known, group, view.leaves_in_s)
 
 
-def cannot_hold(known: ControllerContext, view: View, room: int) -> str:
-    """Why no stop can stay in memory now, however long it takes. Empty if one can. `room` is that of `obstacle`."""
+def cannot_hold(known: ControllerContext, view: View, room: int) -> Obstacle | None:
+    """Why no stop can stay in memory now, however long it takes. None if one can. `room` is that of `obstacle`."""
     if view.is_ending:
-        return "the driver ends the run"
+        return "driver_ends"
     if not view.can_hold:
-        return "a node of the group has no keeper"
-    return "no other group can start" if room < known.rules.workers.least else ""
+        return "no_keeper"
+    return "no_other_group" if room < known.rules.workers.least else None
 
 
-def _lacks_time(known: ControllerContext, group: Group, left_s: float) -> str:
-    """Why a stop must be durable, by the time until the first node goes. Empty if it may stay in memory."""
+def _lacks_time(known: ControllerContext, group: Group, left_s: float) -> Obstacle | None:
+    """Why a stop must be durable, by the time until the first node goes. None if it may stay in memory."""
     durable_s, needed_s = stop_s(known, group), hand_over_s(known, group)
     if left_s < min(durable_s, needed_s):
-        return "" if needed_s < durable_s else "a commit is quicker than a hand-over in memory"
+        return None if needed_s < durable_s else "commit_is_quicker"
     if left_s < needed_s:
-        return "the notice is too short for a hand-over in memory"
+        return "notice_too_short"
     if left_s < durable_s or group.is_fresh:
-        return ""
-    return "nothing became durable since the group began"
+        return None
+    return "nothing_durable"
 
 
 def leave_s(known: ControllerContext, group: Group, view: View, room: int) -> float:
@@ -97,78 +99,59 @@ def _park_in_memory_s(known: ControllerContext, group: Group) -> float:
     return 2 * history.step_s(group.size) + 1.5 * history.eval_s + _HAND_OVERS * history.copy_s(group.size)
 
 
-def needed_text(known: ControllerContext, group: Group) -> str:
-    """What a durable stop needs, beside a notice: `a step and a commit take 12 s`, or what was not measured yet."""
+def stop_needs(known: ControllerContext, group: Group) -> StopNeeds:
+    """What a durable stop needs, beside a notice."""
     history = known.history
-    if not history.step_s(group.size):
-        return "no step was measured yet"
-    if not history.commit_s(group.size):
-        return "no commit was measured yet"
-    commits = f"a step, the commit of step {group.held_step} and another" if group.is_committing else "a step and a"
-    return f"{commits} commit take {duration(stop_s(known, group))}"
+    is_step_known, is_commit_known = history.step_s(group.size) > 0, history.commit_s(group.size) > 0
+    return StopNeeds(
+        stop_s=stop_s(known, group),
+        lacks=("commit" if not is_commit_known else None) if is_step_known else "step",
+        held_step=group.held_step if group.is_committing else None,
+    )
 
 
-def hand_over_text(known: ControllerContext, group: Group) -> str:
-    """What happens in a stop in memory, and how long it takes until the next group starts its first step."""
-    usual = f" ({duration(hand_over_s(known, group))} are allowed for that)" if known.history.hand_over_pauses else ""
-    return f"all workers finish their step, then hand it over in memory{usual}"
-
-
-def held_stop_text(known: ControllerContext, group: Group) -> str:
+def held_stop(known: ControllerContext, group: Group) -> StopsInMemory:
     """What a stop in memory waits for, and how long that usually takes."""
-    copy_s = known.history.copy_s(group.size)
-    took = f" (the last copy took {duration(known.history.copy.seconds)})" if copy_s else ""
-    if group.is_last:
-        return f"step {group.num_done} is done: waiting until it is copied into memory{took}"
-    return f"all workers finish their step, then hand it over in memory{took}"
+    copy_s = known.history.copy.seconds
+    return StopsInMemory(done_step=group.num_done if group.is_last else None, copy_s=copy_s or None)
 
 
-def stop_text_without_group(unsaved_step: int) -> str:
-    """What a stop waits for while no worker trains. `unsaved_step` may be in memory alone. 0: none is."""
-    if not unsaved_step:
-        return "no worker trains now, and there is nothing to commit"
-    what = f"step {unsaved_step} may be in memory alone"
-    return f"no worker trains now, and {what}: if there is room, a group starts and commits it"
-
-
-def stop_text(known: ControllerContext, group: Group, now_s: float) -> str:
+def durable_stop(known: ControllerContext, group: Group, now_s: float) -> Event:
     """What a durable stop waits for from now on, and how long that usually takes.
 
     `now_s` is on the controller's clock.
     """
     if group.is_last:
-        return last_step_text(known, group, now_s) or f"step {group.num_done} is done and durable"
-    still = ""
-    if group.is_committing:
-        # It may be durable by now: workers say so with the next step.
-        still = f". When step {group.num_done} was done, step {group.held_step} was still being written"
-    return f"all workers finish their step, then it becomes durable{_about(known, group, now_s)}{still}"
+        return last_step(known, group, now_s) or LastStepDurable(step=group.num_done)
+    return StopsDurably(
+        time=_stop_time(known, group, now_s),
+        done_step=group.num_done,
+        held_step=group.held_step if group.is_committing else None,
+    )
 
 
-def last_step_text(known: ControllerContext, group: Group, now_s: float) -> str:
-    """What a group waits for whose last step is done, and how long that usually takes. Empty if it is durable."""
+def last_step(known: ControllerContext, group: Group, now_s: float) -> AwaitsDurable | None:
+    """What a group waits for whose last step is done, and how long that usually takes. None if it is durable."""
     done = group.num_done
     if group.durable_step >= done:
-        return ""
+        return None
     is_end = done == known.history.total_steps
-    head = f"all {done} steps are done" if is_end else f"step {done} is done"
-    before = f" after step {group.held_step}" if group.is_committing and group.held_step < done else ""
-    evaluated = ", and then evaluated" if is_end and known.rules.has_eval else ""
-    return f"{head}: waiting until step {done} is durable{before}{evaluated}{_about(known, group, now_s)}"
+    return AwaitsDurable(
+        time=_stop_time(known, group, now_s),
+        step=done,
+        is_end=is_end,
+        after_step=group.held_step if group.is_committing and group.held_step < done else None,
+        is_evaluated=is_end and known.rules.has_eval,
+    )
 
 
-def _about(known: ControllerContext, group: Group, now_s: float) -> str:
-    """`: about 12 s (the last commit took 10 s)`. What has passed since the last report is subtracted."""
+def _stop_time(known: ControllerContext, group: Group, now_s: float) -> StopTime:
+    """How long a durable stop takes. What has passed since the last report is subtracted."""
     history = known.history
-    if not history.commit_s(group.size):
-        return " (no commit was measured yet, so the time is not known)"
-    last = f"the last commit took {duration(history.commit.seconds)}"
-    if not (group.is_last or history.step_s(group.size)):
-        return f" ({last}, and no step was measured yet)"
-    left_s = _left_s(known, group, now_s)
-    if left_s <= 0:
-        return f": longer than usual, {duration(now_s - group.stepped_s)} so far ({last})"
-    return f": {about(left_s)} ({last})"
+    commit_s = history.commit.seconds or None
+    is_step_known = group.is_last or history.step_s(group.size) > 0
+    left_s = _left_s(known, group, now_s) if commit_s and is_step_known else None
+    return StopTime(commit_s=commit_s, left_s=left_s, passed_s=now_s - group.stepped_s)
 
 
 def _left_s(known: ControllerContext, group: Group, now_s: float) -> float:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from planner.events.event import Event
+
 
 @dataclass(frozen=True, kw_only=True)
 class View:
@@ -60,7 +62,5 @@ class Act:
     in_memory: bool = False
     """for `stop`: the last step may stay in the keepers' memory. Otherwise it must become durable. A later stop of the
     same group that is not in memory overrides one that is"""
-    texts: tuple[str, ...] = ()
-    """notes for the ledger of the group that runs, or for the driver's terminal if no group runs"""
-    waited_s: float = 0.0
-    """seconds before this group in which there was room for fewer workers than `workers.min`, told once"""
+    events: tuple[Event, ...] = ()
+    """for the ledger of the group that runs, or for the driver's terminal if no group runs"""

@@ -9,7 +9,7 @@ from planner.plan.growth import KEPT_PROCESSES, NEW_PROCESSES, ResizeCost
 from planner.plan.interval import Interval, checkpoint_interval
 from planner.plan.node_packing import Resources, WorkerRange, worker_range, workers_on_node
 from planner.plan.plan import Plan
-from planner.plan.revise import Decision, ReasonKind, Situation, revise, useful_workers, worth_asking
+from planner.plan.revise import Decision, Situation, revise, useful_workers, worth_asking
 from planner.plan.speed import Speeds
 from planner.plan.timeouts import (
     FIRST_COLLECTIVES_S,
@@ -30,7 +30,6 @@ __all__ = [
     "Decision",
     "Interval",
     "Plan",
-    "ReasonKind",
     "ResizeCost",
     "Resources",
     "Situation",

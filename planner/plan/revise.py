@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Literal
 
-from planner.base.text import counted, duration
-from planner.plan.capacity_history import AvailabilityHistory, CapacityAt, available_times, check, rise_times
+from planner.events import sizing
+from planner.events.event import Event
+from planner.plan.capacity_history import CapacityAt, available_times, check, rise_times
 from planner.plan.factory import BatchSizes, make_plan
 from planner.plan.growth import Growth, ResizeCost
 from planner.plan.node_packing import WorkerRange
@@ -22,31 +23,6 @@ from planner.plan.speed import Speeds
 _LEAST_FASTER = 0.02
 # Before the first measurement. The plan's cost leaves out the fixed time of a step, so it is too optimistic.
 _LEAST_FASTER_UNMEASURED = 1.5
-
-
-ReasonKind = Literal[
-    # to resize or to pause
-    "too_little_room",
-    "workers_leave",
-    "pays",
-    "uses_every_node",
-    # to keep the group
-    "uses_all",
-    "not_needed",
-    "not_faster",
-    "not_won_back",
-    # to wait
-    "not_measured",
-    "room_just_changed",
-    "more_may_come",
-    "stays_too_short",
-    # why `planner.elastic` does not count all places as room
-    "workers_max",
-    "global_batch",
-    "hold",
-    "bad_nodes",
-]
-"""what a reason is about. Texts of one kind differ in numbers that change with time"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,9 +80,8 @@ class Decision:
     """the count to continue with: the current one for `keep` and `wait`, 0 for `pause`"""
     until_s: float
     """when to ask again if nothing changes: a time for `wait`, `now_s` for `resize`, else infinite"""
-    why: ReasonKind
-    reason: str
-    """`why` with its numbers, as text"""
+    reason: Event
+    """a kind of `planner.events.sizing`"""
 
 
 def worth_asking(plan: Plan, most: int) -> int:
@@ -154,46 +129,47 @@ def revise(situation: Situation) -> Decision:
 
 
 def _pause(now: Situation) -> Decision:
-    reason = f"there is room for {counted(now.usable, 'worker')}, and the job needs {now.workers_min}"
-    return Decision(kind="pause", world_size=0, until_s=math.inf, why="too_little_room", reason=reason)
+    reason = sizing.TooLittleRoom(room=now.usable, least=now.workers_min)
+    return Decision(kind="pause", world_size=0, until_s=math.inf, reason=reason)
 
 
 def _shrink(now: Situation) -> Decision:
     count = now.useful(now.usable)
-    room = f"there is room for only {now.usable} of {counted(now.plan.world_size, 'worker')}"
-    fewer = "" if count == now.usable else f" ({count} are as fast)"
-    return _resize(now, count, "workers_leave", f"{room}{fewer}: {_step_times(now, count)}")
+    return _resize(now, count, sizing.WorkersLeave(room=now.usable, move=_move(now, count)))
 
 
-def _resize(now: Situation, count: int, why: ReasonKind, reason: str) -> Decision:
-    return Decision(kind="resize", world_size=count, until_s=now.now_s, why=why, reason=reason)
+def _resize(now: Situation, count: int, reason: Event) -> Decision:
+    return Decision(kind="resize", world_size=count, until_s=now.now_s, reason=reason)
 
 
-def _keep(now: Situation, why: ReasonKind, reason: str) -> Decision:
-    return Decision(kind="keep", world_size=now.plan.world_size, until_s=math.inf, why=why, reason=reason)
+def _keep(now: Situation, reason: Event) -> Decision:
+    return Decision(kind="keep", world_size=now.plan.world_size, until_s=math.inf, reason=reason)
 
 
-def _wait(now: Situation, until_s: float, why: ReasonKind, reason: str) -> Decision:
-    return Decision(kind="wait", world_size=now.plan.world_size, until_s=until_s, why=why, reason=reason)
+def _wait(now: Situation, until_s: float, reason: Event) -> Decision:
+    return Decision(kind="wait", world_size=now.plan.world_size, until_s=until_s, reason=reason)
 
 
 def _nothing_to_gain(now: Situation) -> Decision:
     """Keep, because no larger count is tried: there are no more workers, or a step is not shorter with them."""
-    world_size, usable = now.plan.world_size, now.usable
-    if usable == world_size:
-        return _keep(now, "uses_all", f"the run already has all that it may use now, {counted(usable, 'worker')}")
-    time = f"the time of {counted(now.plan.step_cost, 'sample')}"
-    reason = f"a step takes {time} at {counted(usable, 'worker')} and at {world_size}: nothing to gain"
-    return _keep(now, "not_needed", reason)
+    size, usable = now.plan.world_size, now.usable
+    if usable == size:
+        return _keep(now, sizing.UsesAll(size=size))
+    return _keep(now, sizing.NotNeeded(size=size, room=usable, samples=now.plan.step_cost))
 
 
-def _step_times(now: Situation, count: int) -> str:
-    """The old and the new time of a step, such as `0.80 s per step instead of 1.0 s`."""
-    plan = now.plan.at(count)
-    if not now.speeds.measured:
-        return f"the time of {counted(plan.step_cost, 'sample')} per step instead of {now.plan.step_cost}"
-    shared = " (if nodes had cores of their own)" if now.speeds.on_one_machine and count != now.plan.world_size else ""
-    return f"{duration(now.speeds.seconds_per_step(plan))} per step instead of {duration(now.step_s)}{shared}"
+def _move(now: Situation, count: int) -> sizing.Move:
+    """What `count` workers would change."""
+    plan, is_measured = now.plan.at(count), bool(now.speeds.measured)
+    return sizing.Move(
+        size=now.plan.world_size,
+        to=count,
+        samples=now.plan.step_cost,
+        to_samples=plan.step_cost,
+        step_s=now.step_s if is_measured else None,
+        to_step_s=now.speeds.seconds_per_step(plan) if is_measured else None,
+        on_one_machine=now.speeds.on_one_machine,
+    )
 
 
 def _grow_unmeasured(now: Situation, count: int) -> Decision:
@@ -201,19 +177,14 @@ def _grow_unmeasured(now: Situation, count: int) -> Decision:
 
     It must be 1.5 times as fast, and must have been the best count for as long as a pause takes.
     """
-    ratio = now.plan.step_cost / now.plan.at(count).step_cost
-    move = f"{now.plan.world_size} -> {count}, {_step_times(now, count)}"
-    if ratio < _LEAST_FASTER_UNMEASURED:
-        reason = (
-            f"no step was measured yet, and less than {_LEAST_FASTER_UNMEASURED:g} times as fast by the plan: {move}"
-        )
-        return _wait(now, now.now_s + max(1.0, now.cost.grow_s), "not_measured", reason)
+    move = _move(now, count)
+    if move.samples / move.to_samples < _LEAST_FASTER_UNMEASURED:
+        reason = sizing.NotMeasured(move=move, least=_LEAST_FASTER_UNMEASURED)
+        return _wait(now, now.now_s + max(1.0, now.cost.grow_s), reason)
     quiet_s = _best_since_s(now, count) + now.cost.grow_s
     if quiet_s > now.now_s:
-        reason = f"no step was measured yet, and the room has just changed, so {_in(now, quiet_s)}: {move}"
-        return _wait(now, quiet_s, "room_just_changed", reason)
-    reason = f"{move}: {ratio:.1f} times as fast by the plan (no step was measured yet)"
-    return _resize(now, count, "pays", reason)
+        return _wait(now, quiet_s, sizing.RoomJustChanged(move=move, wait_s=quiet_s - now.now_s))
+    return _resize(now, count, sizing.PaysByPlan(move=move))
 
 
 def _best_since_s(now: Situation, count: int) -> float:
@@ -225,43 +196,32 @@ def _best_since_s(now: Situation, count: int) -> float:
 def _grow(now: Situation, count: int) -> Decision:
     """Judge one larger count that the cluster has room for."""
     step_s, new_step_s = now.step_s, now.speeds.seconds_per_step(now.plan.at(count))
-    move = f"{now.plan.world_size} -> {count}, {_step_times(now, count)}"
+    move = _move(now, count)
     if new_step_s > (1 - _LEAST_FASTER) * step_s:
-        return _keep(now, "not_faster", f"more workers would not be faster by {_LEAST_FASTER:.0%}: {move}")
+        return _keep(now, sizing.NotFaster(move=move, least=_LEAST_FASTER))
     growth = Growth(step_s=step_s, new_step_s=new_step_s, remaining_s=now.remaining_s, cost=now.cost)
-    pause = f"a pause of {duration(now.cost.grow_s)}"
-    won_back = f"{duration(growth.win_back_s)} to win back {pause}, and {duration(now.remaining_s)} of training remain"
+    times = {"win_back_s": growth.win_back_s, "pause_s": now.cost.grow_s, "remaining_s": now.remaining_s}
     if not growth.pays:
-        return _keep(now, "not_won_back", f"it would take {won_back}: {move}")
-    until_s, why, text = _ready(now, growth, count)
-    if until_s > now.now_s:
-        return _wait(now, until_s, why, f"{text}: {move}")
-    return _resize(now, count, "pays", f"{move}: it takes {won_back}")
+        return _keep(now, sizing.NotWonBack(move=move, **times))
+    until_s, reason = _ready(now, growth, move)
+    return _wait(now, until_s, reason) if until_s > now.now_s else _resize(now, count, sizing.Pays(move=move, **times))
 
 
-def _ready(now: Situation, growth: Growth, count: int) -> tuple[float, ReasonKind, str]:
+def _ready(now: Situation, growth: Growth, move: sizing.Move) -> tuple[float, Event]:
     """When to resize, and why then: the later of two times, at most `growth.longest_wait_s` away."""
-    room = available_times(now.capacity, count)
+    room = available_times(now.capacity, move.to)
     stayed_s = room.start_s + growth.wait_s(room.past_spells, now.now_s - room.start_s)
     more_may_come = now.useful(now.workers_max) > now.useful(now.usable)
     rises = rise_times(now.capacity) if more_may_come else ()
     settled_s = growth.settled_s(rises, room.start_s)
     if settled_s > max(stayed_s, now.now_s):
-        text = f"more may come and one resize is cheaper than two, so {_in(now, settled_s)}"
-        return settled_s, "more_may_come", text
-    return stayed_s, "stays_too_short", f"{_too_short(growth, room, count)}, so {_in(now, stayed_s)}"
-
-
-def _too_short(growth: Growth, room: AvailabilityHistory, count: int) -> str:
-    """How often room for `count` did not last long enough to pay for a grow and a shrink."""
-    short = sum(lasted < growth.break_even_s for lasted in room.past_spells)
-    often = f"in {short} of the last {counted(len(room.past_spells), 'time')}"
-    pauses_s = growth.cost.grow_s + growth.cost.shrink_s
-    return (
-        f"room for {count} lasted under {duration(growth.break_even_s)} {often}, too short to pay for "
-        f"{duration(pauses_s)} of pauses"
+        return settled_s, sizing.MoreMayCome(move=move, wait_s=settled_s - now.now_s)
+    too_short = sizing.StaysTooShort(
+        move=move,
+        wait_s=stayed_s - now.now_s,
+        num_short=sum(lasted < growth.break_even_s for lasted in room.past_spells),
+        num_times=len(room.past_spells),
+        break_even_s=growth.break_even_s,
+        pauses_s=growth.cost.grow_s + growth.cost.shrink_s,
     )
-
-
-def _in(now: Situation, until_s: float) -> str:
-    return f"resize in {duration(until_s - now.now_s)} if the room lasts"
+    return stayed_s, too_short

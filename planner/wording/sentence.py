@@ -1,5 +1,6 @@
 """One function makes the sentence of each kind of event. It is found by the event's type."""
 
+from collections.abc import Iterable
 from functools import singledispatch
 
 from planner.events.event import Event
@@ -13,3 +14,8 @@ def text_of(event: Event) -> str:
         NotImplementedError: no function is registered for its kind.
     """
     raise NotImplementedError(f"no sentence for the event {event.name}")
+
+
+def text_of_all(events: Iterable[Event]) -> str:
+    """The events as one text, each once. Empty if there are none."""
+    return "; ".join(text_of(event) for event in dict.fromkeys(events))

@@ -7,6 +7,7 @@ from events import EVENT_S
 
 from planner.dispatch import controller_heartbeat, mailbox
 from planner.dispatch.controller_heartbeat import HeartbeatMonitor, HeartbeatSender
+from planner.wording.event_text import text_of
 
 
 def listen(beats, every_s=5.0):
@@ -19,7 +20,7 @@ def listen(beats, every_s=5.0):
 
 def test_a_controller_that_beats_is_left_alone():
     """Each beat is another one; one that comes late is no reason."""
-    assert listen([str(n // 5) for n in range(1000)]) == ([], "")
+    assert listen([str(n // 5) for n in range(1000)]) == ([], None)
 
 
 def test_before_the_first_beat_ray_is_starting_it_and_has_half_an_hour():
@@ -27,15 +28,17 @@ def test_before_the_first_beat_ray_is_starting_it_and_has_half_an_hour():
     said, verdict = listen([""] * 362)
     assert [at for at, _ in said] == [30, 60, 120, 240, 480, 960, 1805]
     assert all("has not started after" in text for _, text in said)
-    assert "has not started after 30 min" in verdict
-    assert listen([*[""] * 300, *map(str, range(1000))])[1] == ""
+    assert not verdict.has_started
+    assert text_of(verdict) == "the controller of the workers has not started after 30 min"
+    assert listen([*[""] * 300, *map(str, range(1000))])[1] is None
 
 
 def test_a_silent_controller_is_reported_less_and_less_often_and_then_ended():
     """After 30 s, after a minute, and so on; after five minutes it is enough."""
     said, verdict = listen(["1", *["2"] * 62])
     assert [at - 5 for at, _ in said] == [30, 60, 120, 240, 305]
-    assert "has not answered for 5 min" in verdict
+    assert verdict.has_started
+    assert text_of(verdict) == "the controller of the workers has not answered for 5 min"
     assert "planner ends it" in said[-1][1]
 
 

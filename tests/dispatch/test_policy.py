@@ -1,5 +1,7 @@
 """What the policy reads from reports and publishes, and its requests, without a cluster."""
 
+import math
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -7,12 +9,18 @@ import pytest
 from planner.base.user_errors import CodeError, UserCodeFailed
 from planner.dispatch import worker
 from planner.dispatch.keeper_census import Wanted
-from planner.dispatch.mailbox import PARKED, end_reply_key, request_stop, state_key, status_key, verdict_key
+from planner.dispatch.mailbox import PARKED, end_reply_key, post_note, request_stop, state_key, status_key, verdict_key
 from planner.elastic.controller import ElasticController
+from planner.elastic.mistakes import GaveUp
 from planner.elastic.node_requests import NodeRequests
 from planner.elastic.states import Idle, Rules, Waiting
 from planner.elastic.view import Act, View
 from planner.errors import TrainingFailed
+from planner.events.failures import GivesUp, Hung
+from planner.events.message import Message
+from planner.events.outlook import Starts
+from planner.events.stopping import EndsWithLoss, WaitsForRoom
+from planner.events.waited import Waited
 from planner.plan import FIRST_COLLECTIVES_S, BatchSizes, ResizeCost, WorkerRange
 from planner.store.run_status import RunStatus
 
@@ -43,9 +51,9 @@ def policy():
     from planner.dispatch.ray_internal.policy import Policy
 
     policy = object.__new__(Policy)
-    policy._launch_id, policy._state, policy._loading, policy._parked = "l", "", "", set()
+    policy._launch_id, policy._told, policy._loading, policy._parked = "l", (), (), set()
     policy._tells_of_stop, policy._dead = False, frozenset()
-    policy._controller = SimpleNamespace(started=lambda _nodes: None, reported=lambda _metrics: None, texts=())
+    policy._controller = SimpleNamespace(started=lambda _nodes: None, reported=lambda _metrics: None, events=())
     return policy
 
 
@@ -90,9 +98,9 @@ def test_a_group_that_steps_is_no_longer_loading(policy, published):
 def test_what_was_said_since_the_start_stays(policy, published):
     """A group that is to stop before its first step was heard of."""
     start(policy)
-    policy._tell_driver("all workers stop at the same step and commit")
+    policy._tell_driver(Message(text="all workers stop"))
     hear(policy, {"step": 0})
-    assert published[state_key("l")] == "all workers stop at the same step and commit"
+    assert published[state_key("l")] == "all workers stop"
 
 
 def test_the_live_status_has_the_time_that_is_left_of_a_stop(policy, published):
@@ -100,14 +108,14 @@ def test_the_live_status_has_the_time_that_is_left_of_a_stop(policy, published):
     shown = []
     policy._publisher = SimpleNamespace(publish=lambda *_, why, **__: shown.append(why))
     policy._group, policy._hosts = None, {}
-    policy._controller = SimpleNamespace(stop_text="about 9 s", texts=(), state=None)
+    policy._controller = SimpleNamespace(stop=Message(text="about 9 s"), events=(), state=None)
     nothing = SimpleNamespace(kind="nothing")
-    policy._tell_driver_of_stop(policy._controller.stop_text)
+    policy._tell_driver_of_stop(policy._controller.stop)
     for text in ("about 9 s", "about 7 s"):
-        policy._controller.stop_text = text
+        policy._controller.stop = Message(text=text)
         policy._publish(None, nothing)
     assert published[state_key("l")] == "about 9 s"
-    policy._tell_driver("continuing with 2 workers")
+    policy._tell_driver(Starts(size=2, how="after_stop"))
     policy._publish(None, nothing)
     assert shown == ["about 9 s", "about 7 s", "continuing with 2 workers"]
 
@@ -115,15 +123,16 @@ def test_the_live_status_has_the_time_that_is_left_of_a_stop(policy, published):
 @pytest.mark.usefixtures("published")
 def test_workers_that_have_parked_wait_for_room_and_not_for_a_commit(policy):
     """Their step is durable or in memory by then."""
-    shown, room = [], "waiting: room for 1, but workers.min is 2"
+    shown = []
     policy._publisher = SimpleNamespace(publish=lambda *_, why, **__: shown.append(why))
     policy._group, policy._hosts = None, {}
     parked = Waiting(known=None, group=None, most=2)
-    decision = SimpleNamespace(text=room)
-    policy._controller = SimpleNamespace(stop_text="a commit", texts=(), state=parked, next_decision=lambda _: decision)
-    policy._tell_driver_of_stop("a commit")
+    decision = SimpleNamespace(events=(WaitsForRoom(room=1, least=2),))
+    stop = Message(text="a commit")
+    policy._controller = SimpleNamespace(stop=stop, events=(), state=parked, next_decision=lambda _: decision)
+    policy._tell_driver_of_stop(stop)
     policy._publish(None, SimpleNamespace(kind="nothing"))
-    assert shown == [room]
+    assert shown == ["waiting: room for 1, but workers.min is 2"]
 
 
 class TestMemory:
@@ -143,7 +152,7 @@ class TestMemory:
         asked = []
         execute = SimpleNamespace(remote=lambda function, *arguments: asked.append((function, arguments)))
         workers = [SimpleNamespace(actor=SimpleNamespace(execute=execute))] * 2
-        policy._group, policy._controller = object(), SimpleNamespace(stop_text="soon")
+        policy._group, policy._controller = object(), SimpleNamespace(stop=Message(text="soon"))
         policy._do(Act(kind="stop", in_memory=in_memory), SimpleNamespace(workers=workers))
         assert asked == [(request_stop, (in_memory,))] * 2
         assert published[state_key("l")] == "soon"
@@ -162,8 +171,11 @@ class TestMemory:
         """Workers that have parked write no ledger."""
         policy._group = object()
         worker = SimpleNamespace(actor=SimpleNamespace(execute=SimpleNamespace(remote=lambda *_: None)))
-        policy._do(Act(kind="end", texts=("step 7 is lost",)), SimpleNamespace(workers=[worker]))
-        assert published[state_key("l")] == "step 7 is lost"
+        policy._do(
+            Act(kind="end", events=(EndsWithLoss(step=7, is_sure=True, durable_step=0),)),
+            SimpleNamespace(workers=[worker]),
+        )
+        assert published[state_key("l")] == "the run ends: step 7 is only in memory, and is lost"
         assert published[end_reply_key("l")] == "yes"
 
     def test_a_group_that_starts_is_noted_before_its_workers_ask(self, policy, published):  # noqa: ARG002
@@ -391,8 +403,8 @@ class Listening:
         self.counts = range(1, most + 1)
         self._node_requests = NodeRequests(lambda: 0.0)
         self._room = {f"n{i}": 1 for i in range(present)}
-        self._controller = SimpleNamespace(note=lambda _text: None)
-        self._autoscaler = SimpleNamespace(asked=0, reasons=(), verdict=self._verdict)
+        self._controller = SimpleNamespace(note=lambda _event: None)
+        self._autoscaler = SimpleNamespace(asked=0, shortage=None, verdict=self._verdict)
         self._bound = bound
 
     def _verdict(self):
@@ -415,15 +427,33 @@ def test_what_is_there_already_counts_as_taken(bound, present, most):
     assert policy._node_requests.count(policy.counts) == max(bound, present)
 
 
-def test_a_wait_for_room_is_told_with_its_seconds(policy):
-    """To rank 0, which writes the ledger. Less than a second is part of a pause."""
+def test_events_are_told_to_the_worker_that_writes_the_ledger(policy):
+    """Each once, in order."""
     told = []
-    execute = SimpleNamespace(remote=lambda _function, text, waited_s: told.append((text, waited_s)))
-    worker = SimpleNamespace(actor=SimpleNamespace(execute=execute))
+    execute = SimpleNamespace(remote=lambda function, event: told.append((function, event)))
+    workers = [SimpleNamespace(actor=SimpleNamespace(execute=execute)), SimpleNamespace(actor=None)]
     policy._group = object()
-    for waited_s in (0.0, 0.5, 40.0):
-        policy._do(Act(texts=("a note",), waited_s=waited_s), SimpleNamespace(workers=[worker]))
-    assert told == [("a note", 0.0)] * 3 + [("no group could start for 40 s: too little room", 40.0)]
+    events = (Message(text="a note"), Waited(waited_s=40.0))
+    policy._do(Act(events=events), SimpleNamespace(workers=workers))
+    assert told == [(post_note, event) for event in events]
+
+
+def test_why_a_hung_group_ends_the_run_is_published(policy, published, monkeypatch):
+    """The driver shows the whole text, and Ray's controller gets an error of ours."""
+
+    def gives_up(_view):
+        raise GaveUp(GivesUp(reason=Hung(silence_s=600, limit_s=600, deaf=0), why="no_progress", failures=6))
+
+    nothing = {
+        name: lambda *_: None for name in ("_turned", "_maybe_send_resource_request", "_hear", "_hear_autoscaler")
+    }
+    for name, effect in {**nothing, "_look": lambda: True, "_view": lambda _workers: None}.items():
+        monkeypatch.setattr(policy, name, effect)
+    policy._looked_s, policy._controller = -math.inf, SimpleNamespace(step=gives_up)
+    text = "the workers failed 6 times in a row without progress: no progress for 10 min (limit 10 min)"
+    with pytest.raises(TrainingFailed, match=re.escape(text)):
+        policy.make_decision_for_running_worker_group(SimpleNamespace(num_workers=2, workers=[]), None)
+    assert published[verdict_key("l")] == text
 
 
 class TestPublishing:

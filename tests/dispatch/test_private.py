@@ -5,6 +5,7 @@ from events import EVENT_S, wait_for
 from listeners import LOOPBACK
 
 from planner.dispatch.ray_internal import kv_get, kv_put, quiet
+from planner.events.failures import UserCodeRaised, WorkerDied, WorkerFailed
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("cluster")]
 
@@ -77,29 +78,31 @@ class TestBlame:
         assert culprit(errors) == culprits
 
     @pytest.mark.parametrize(
-        ("errors", "is_lost"),
+        ("kinds", "is_lost"),
         [
-            (
-                {0: RuntimeError("MemoryLost: step 3: worker 1: the keeper"), 1: RuntimeError("MemoryLost: step 3")},
-                True,
-            ),
-            ({0: RuntimeError("MemoryLost: step 3"), 1: ValueError("a bug")}, False),
-            ({}, False),
+            (["MemoryLost", "MemoryLost"], True),
+            (["MemoryLost", "ValueError"], False),
+            ([], False),
         ],
     )
-    def test_copies_that_are_gone_are_told_from_a_failure(self, errors, is_lost):
+    def test_copies_that_are_gone_are_told_from_a_failure(self, kinds, is_lost):
         """All workers raise that together."""
         from planner.dispatch.ray_internal.diagnosis import lost_memory
 
+        errors = {rank: type(kind, (Exception,), {})("step 3") for rank, kind in enumerate(kinds)}
         assert lost_memory(errors) == is_lost
 
     def test_a_process_that_is_gone_is_told_by_its_rank_and_node(self):
         """Ray's own text is a list of what may have happened."""
         from planner.dispatch.ray_internal.diagnosis import cause
 
-        text = cause([1], {0: "aa" * 28, 1: "bb" * 28}, {1: RuntimeError("The actor is dead\nit may be (1) ...")})
-        assert text == "worker 1 on node bbbbbbbb died (killed, or out of memory)"
-        assert cause([], {0: "aa" * 28}, {0: ValueError("x\ny")}) == "worker 0 on node aaaaaaaa: ValueError: y"
+        nodes = {0: "aa" * 28, 1: "bb" * 28}
+        died = cause([1], nodes, {1: RuntimeError("The actor is dead\nit may be (1) ...")})
+        assert died == WorkerDied(rank=1, node=nodes[1])
+        failed = WorkerFailed(rank=0, node=nodes[0], error="ValueError: y")
+        assert cause([], nodes, {0: ValueError("x\ny")}) == failed
+        assert cause([], nodes, {0: ValueError("x\nValueError: y")}) == failed
+        assert cause([2], nodes, {2: RuntimeError("")}) == WorkerDied(rank=2, node=None)
 
     def test_the_mistake_in_code_is_told_and_not_the_broken_collective_of_the_others(self):
         """With type, file and line. Without a mistake, the first worker's error is told."""
@@ -113,11 +116,11 @@ class TestBlame:
         gone, typo = failed("RuntimeError", "Connection closed", "peers"), failed("NameError", "x", "code")
         nodes = {0: "aa" * 28, 1: "bb" * 28}
         assert failed_code({0: gone, 1: typo}) == (1, typo)
-        text = "worker 1 on node bbbbbbbb: train() raised NameError: x (loop.py:7, in train)"
-        assert cause([], nodes, {0: gone, 1: typo}) == text
+        raised = {"message": "x", "place": "loop.py:7, in train"}
+        assert cause([], nodes, {0: gone, 1: typo}) == UserCodeRaised(rank=1, node=nodes[1], kind="NameError", **raised)
         assert mistake_of({0: gone, 1: typo}, nodes).node == mistake_of({1: typo}, nodes).node == "bb" * 28
         assert mistake_of({0: typo, 1: typo}, nodes).node == mistake_of({0: typo}, {0: "aa" * 28}).node == ""
         assert mistake_of({0: gone, 1: typo}, {0: "aa" * 28, 1: "aa" * 28}).node == ""  # another node cannot differ
         assert mistake_of({0: gone}, nodes) is failed_code({0: gone}) is None
-        text = "worker 0 on node aaaaaaaa: train() raised RuntimeError: Connection closed (loop.py:7, in train)"
-        assert cause([], nodes, {0: gone}) == text
+        raised["message"] = "Connection closed"
+        assert cause([], nodes, {0: gone}) == UserCodeRaised(rank=0, node=nodes[0], kind="RuntimeError", **raised)

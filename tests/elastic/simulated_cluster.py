@@ -5,9 +5,11 @@ import math
 from planner.elastic.controller import ElasticController
 from planner.elastic.states import Rules
 from planner.elastic.view import View
+from planner.events.message import Message
 from planner.plan import BatchSizes, ResizeCost, WorkerRange, make_plan
 
 TICK_S = 0.25
+DIED = Message(text="it died")
 
 
 class Cluster:
@@ -30,7 +32,7 @@ class Cluster:
         self.step = self.committed = self.recomputed = self.num_again = 0
         self.total_steps = total_steps
         self.global_batch = global_batch
-        self.texts, self.sizes, self.acts = [], [], []
+        self.events, self.sizes, self.acts = [], [], []
         self.newcomers = "none"
         self.warm_since = 0.0
         self.commit_s, self.in_flight_s = 0.5, 0.0
@@ -70,7 +72,7 @@ class Cluster:
         if node in self.group:
             self.fail(dead={node})
 
-    def fail(self, dead=(), blamed=(), reason="it died", **mistake):
+    def fail(self, dead=(), blamed=(), reason=DIED, **mistake):
         self.lose_steps()
         self.group, self.stopping_since, self.newcomers = (), None, "none"
         self.controller.failed(frozenset(dead), frozenset(blamed), reason, **mistake)
@@ -165,8 +167,15 @@ class Cluster:
                 }
             )
 
+    def tell(self, act):
+        self.events += act.events
+
+    def told(self, *kinds):
+        """The events of these kinds, oldest first."""
+        return [event for event in self.events if isinstance(event, kinds)]
+
     def act(self, act):
-        self.texts += act.texts
+        self.tell(act)
         if act.kind != "nothing":
             self.acts.append((self.now, act))
         if act.kind == "warm":

@@ -12,8 +12,18 @@ from simulated_cluster import Holding
 from planner.elastic.states import Ending, Idle, Running, Stopping, Waiting
 from planner.elastic.stopping import grace_s, hand_over_s, obstacle, stop_s
 from planner.elastic.view import View
-
-HAND_OVER = "all workers finish their step, then hand it over in memory"
+from planner.events.failures import NodesLost
+from planner.events.outlook import NoticeRuns, StopsDurably, StopsInMemory, StopsWithoutGroup
+from planner.events.stopping import (
+    AwaitsCommit,
+    BecomesDurable,
+    EndsWithLoss,
+    HandsOver,
+    HeldStepLost,
+    Notice,
+    NoticeTooShort,
+    NotParked,
+)
 
 
 def kinds(cluster):
@@ -43,7 +53,7 @@ class TestNoticesAndGrowth:
         assert (cluster.sizes, kinds(cluster)) == ([4, 3], [True])
         assert cluster.step >= done
         assert cluster.recomputed == 0
-        assert HAND_OVER in cluster.texts
+        assert cluster.told(HandsOver) == [HandsOver(allowed_s=None)]
 
     def test_a_growth_does_not_wait_for_storage(self):
         cluster = Holding(2).run(30)
@@ -69,7 +79,7 @@ class TestNoticesAndGrowth:
         cluster.run(27)
         assert kinds(cluster) == [True]
         assert cluster.recomputed == 0
-        assert not any("too short" in text for text in cluster.texts)
+        assert not cluster.told(NoticeTooShort)
 
     def test_two_short_notices_are_one_resize(self):
         """There is time to wait for the second one: no commit must fit into the notice."""
@@ -123,7 +133,7 @@ class TestDurableProgress:
         until(cluster, lambda: len(cluster.sizes) == 3)
         assert kinds(cluster) == [True, True]
         assert cluster.committed > 0
-        assert any(text.startswith("wait for a commit: ") for text in cluster.texts)
+        assert len(cluster.told(AwaitsCommit)) == 1
 
     def test_newcomers_do_not_wait_for_ever(self):
         """The commit in flight hangs: after a minute the stop is durable, which waits for it."""
@@ -142,7 +152,7 @@ class TestDurableProgress:
         cluster.drain("n3", 120)
         cluster.run(60)
         assert (cluster.sizes, kinds(cluster)) == ([5, 4, 3], [True, False])
-        assert any("nothing became durable since the group began" in text for text in cluster.texts)
+        assert [notice.obstacle for notice in cluster.told(Notice)] == [None, "nothing_durable"]
 
     def test_a_second_notice_without_time_for_a_commit_stays_in_memory(self):
         """A commit would be tried in vain."""
@@ -190,7 +200,7 @@ class TestTheDriverEndsTheRun:
         until(cluster, lambda: isinstance(cluster.controller.state, Ending))
         assert kinds(cluster) == [True, False]
         assert cluster.committed == cluster.step > 0
-        assert not any("is lost" in text for text in cluster.texts)
+        assert not cluster.told(EndsWithLoss, HeldStepLost)
 
     def test_another_group_tries_again_if_that_one_does_not_park(self):
         """Its node goes. The memory of the others still has the step."""
@@ -229,7 +239,7 @@ class TestTheDriverEndsTheRun:
         cluster.is_ending = True
         cluster.run(2)
         assert isinstance(cluster.controller.state, Ending)
-        assert any(f"step {cluster.step} is only in memory, and is lost" in text for text in cluster.texts)
+        assert [(lost.step, lost.is_sure) for lost in cluster.told(EndsWithLoss)] == [(cluster.step, True)]
 
     def test_a_run_that_waits_goes_on_from_memory_when_nodes_come(self):
         cluster = Holding(4, least=3).run(30)
@@ -255,7 +265,7 @@ def test_a_keeper_that_dies_in_the_midst_of_a_stop_makes_it_durable():
     cluster.run(20)
     assert kinds(cluster) == [True, False]
     assert cluster.committed > 0
-    assert any("a node of the group has no keeper" in text for text in cluster.texts)
+    assert cluster.told(BecomesDurable) == [BecomesDurable(obstacle="no_keeper")]
 
 
 def test_a_second_notice_that_is_too_short_makes_a_stop_durable():
@@ -267,7 +277,7 @@ def test_a_second_notice_that_is_too_short_makes_a_stop_durable():
     cluster.drain("n2", 8)
     cluster.run(3)
     assert kinds(cluster) == [True, False]
-    assert any("does not stay in memory: " in text for text in cluster.texts)
+    assert cluster.told(BecomesDurable) == [BecomesDurable(obstacle="notice_too_short")]
 
 
 def test_a_stop_in_memory_that_nobody_answers_ends():
@@ -277,14 +287,14 @@ def test_a_stop_in_memory_that_nobody_answers_ends():
     cluster.drain("n3", 30)
     cluster.run(60)
     assert cluster.sizes == [4, 3]
-    assert any("since the newest copy in memory or the last commit are done again" in text for text in cluster.texts)
+    assert [told.from_memory for told in cluster.told(NotParked)] == [True]
 
 
 def test_a_lost_node_says_where_training_resumes():
     cluster = Holding(4).run(30)
     cluster.kill("n3")
     cluster.run(10)
-    assert "1 node lost: training resumes from the newest copy in memory or the last commit" in cluster.texts
+    assert cluster.told(NodesLost) == [NodesLost(nodes=1, told=0, from_memory=True)]
 
 
 def test_a_node_that_is_lost_before_the_next_group_starts_does_not_hide_the_copies():
@@ -296,7 +306,7 @@ def test_a_node_that_is_lost_before_the_next_group_starts_does_not_hide_the_copi
     cluster.nodes.remove("n1")
     cluster.fail(dead={"n1"})
     cluster.run(10)
-    assert "1 node lost: training resumes from the newest copy in memory or the last commit" in cluster.texts
+    assert cluster.told(NodesLost) == [NodesLost(nodes=1, told=0, from_memory=True)]
 
 
 class TestADriverThatStopsAfterADeath:
@@ -334,7 +344,7 @@ class TestADriverThatStopsAfterADeath:
         cluster.is_ending = True
         cluster.run(20)
         assert isinstance(cluster.controller.state, Ending)
-        assert f"the run ends: steps up to {done} may be only in memory, and are lost" in cluster.texts
+        assert cluster.told(EndsWithLoss) == [EndsWithLoss(step=done, is_sure=False, durable_step=0)]
 
     def test_a_group_without_keepers_leaves_nothing_behind(self):
         cluster = Holding(4)
@@ -364,8 +374,7 @@ def test_copies_that_were_lost_are_no_longer_waited_for():
     held = cluster.controller.state.known.held_only_step
     cluster.run(10)
     assert cluster.recomputed == held - durable > 0
-    text = f"step {held} was only in memory and is lost: training resumed from step {durable}"
-    assert text in cluster.texts
+    assert cluster.told(HeldStepLost) == [HeldStepLost(step=held, resumed_step=durable)]
     assert cluster.controller.state.known.held_only_step == 0
 
 
@@ -420,25 +429,25 @@ def test_a_copy_is_no_commit():
 @pytest.mark.parametrize(
     ("facts", "view", "room", "reason"),
     [
-        ({}, {}, 2, ""),
-        ({}, {"can_hold": False}, 2, "a node of the group has no keeper"),
-        ({}, {"is_ending": True}, 2, "the driver ends the run"),
-        ({}, {}, 0, "no other group can start"),
-        ({"durable": 90}, {}, 2, "nothing became durable since the group began"),
-        ({"durable": 101}, {}, 2, ""),
-        ({"steps": 0}, {}, 2, "nothing became durable since the group began"),
+        ({}, {}, 2, None),
+        ({}, {"can_hold": False}, 2, "no_keeper"),
+        ({}, {"is_ending": True}, 2, "driver_ends"),
+        ({}, {}, 0, "no_other_group"),
+        ({"durable": 90}, {}, 2, "nothing_durable"),
+        ({"durable": 101}, {}, 2, None),
+        ({"steps": 0}, {}, 2, "nothing_durable"),
         # A stop takes 25 s, and 30 s with a commit in flight. A hand-over takes 14 s.
-        ({}, {"draining": {"a": 26.0}}, 2, ""),
-        ({"durable": 90}, {"draining": {"a": 26.0}}, 2, "nothing became durable since the group began"),
-        ({"durable": 90, "held": 101}, {"draining": {"a": 26.0}}, 2, ""),
-        ({"durable": 90}, {"draining": {"a": 20.0}}, 2, ""),
-        ({}, {"draining": {"a": 13.0}}, 2, ""),
-        ({"commit_s": 1.0}, {"draining": {"a": 13.0}}, 2, "the notice is too short for a hand-over in memory"),
-        ({"commit_s": 1.0}, {"draining": {"a": 3.0}}, 2, "a commit is quicker than a hand-over in memory"),
+        ({}, {"draining": {"a": 26.0}}, 2, None),
+        ({"durable": 90}, {"draining": {"a": 26.0}}, 2, "nothing_durable"),
+        ({"durable": 90, "held": 101}, {"draining": {"a": 26.0}}, 2, None),
+        ({"durable": 90}, {"draining": {"a": 20.0}}, 2, None),
+        ({}, {"draining": {"a": 13.0}}, 2, None),
+        ({"commit_s": 1.0}, {"draining": {"a": 13.0}}, 2, "notice_too_short"),
+        ({"commit_s": 1.0}, {"draining": {"a": 3.0}}, 2, "commit_is_quicker"),
     ],
 )
 def test_why_a_stop_must_be_durable(facts, view, room, reason):
-    """Empty: its last step may stay in memory."""
+    """None: its last step may stay in memory."""
     view = View(**{"room": {}, "draining": {}, "nodes": ("a", "b"), "can_hold": True, **view})
     assert obstacle(*known_of(**facts), view, room) == reason
 
@@ -459,7 +468,7 @@ def test_after_the_deadline_parking_in_memory_is_waited_for_by_its_own_time():
     assert grace_s(known_of(copy_s=0)[0], group, in_memory=True) == 10.0
 
 
-class TestTexts:
+class TestWhatAStopWaitsFor:
     def stopping(self, **facts):
         cluster = Holding(4).run(30)
         cluster.drain("n3", 60)
@@ -470,35 +479,33 @@ class TestTexts:
 
     def test_a_stop_says_that_nothing_waits_for_storage(self):
         cluster = self.stopping()
-        assert cluster.controller.stop_text == HAND_OVER
-        assert "becomes durable" in cluster.controller.driver_stop_text
+        assert cluster.controller.stop == StopsInMemory(done_step=None, copy_s=None)
+        assert isinstance(cluster.controller.driver_stop, StopsDurably)
 
     def test_it_says_how_long_the_last_copy_took(self):
         cluster = self.stopping()
         state = cluster.controller.state
         known = replace(state.known, history=state.known.history.after_copy(4, 0.5))
         cluster.controller.state = replace(state, known=known)
-        assert cluster.controller.stop_text == f"{HAND_OVER} (the last copy took 0.5 s)"
+        assert cluster.controller.stop == StopsInMemory(done_step=None, copy_s=0.5)
 
     def test_after_the_last_step_only_the_copy_is_waited_for(self):
         cluster = self.stopping(is_last=True, num_done=20)
-        text = "step 20 is done: waiting until it is copied into memory"
-        assert cluster.controller.last_step_text == cluster.controller.stop_text == text
+        waits = StopsInMemory(done_step=20, copy_s=None)
+        assert cluster.controller.last_step == cluster.controller.stop == waits
 
     def test_what_comes_next_is_said_as_it_will_be(self):
         """By the live status."""
         cluster = Holding(4).run(30)
         cluster.drain("n3", 60)
-        state, texts = cluster.controller.state, []
+        state = cluster.controller.state
         view = View(
             room={"n0": 1, "n1": 1, "n2": 1}, draining={"n3": 60.0}, nodes=cluster.group, can_hold=True, progress=10**6
         )
-        texts.append(cluster.controller.next_decision(view).text)
-        cluster.controller.step(view)
-        texts.append(cluster.controller.next_decision(view).text)
+        (found,) = cluster.controller.next_decision(view).events
         assert isinstance(state, Running)
-        assert texts[0].startswith("notice for 1 worker of 4, 60 s left: all stop in")
-        assert "and hand over in memory, then 3 workers continue" in texts[0]
+        assert isinstance(found, NoticeRuns)
+        assert (found.leaving, found.size, found.left_s, found.to, found.in_memory) == (1, 4, 60, 3, True)
 
 
 SECONDS = st.floats(1, 60)
@@ -600,7 +607,6 @@ def test_a_stop_without_workers_says_what_there_is_to_commit():
     """Nothing, or a step that is in memory alone."""
     known, group = known_of()
     controller = Holding(2).controller
-    nothing = "no worker trains now, and there is nothing to commit"
     for state, step in (
         (Idle(known=known), 0),
         (Idle(known=replace(known, held_only_step=99)), 99),
@@ -608,5 +614,4 @@ def test_a_stop_without_workers_says_what_there_is_to_commit():
         (Waiting(known=known, group=replace(group, is_held=True), most=2), 103),
     ):
         controller.state = state
-        text = f"no worker trains now, and step {step} may be in memory alone: if there is room, a group starts and "
-        assert controller.driver_stop_text == (f"{text}commits it" if step else nothing)
+        assert controller.driver_stop == StopsWithoutGroup(unsaved_step=step)

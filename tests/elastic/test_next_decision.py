@@ -10,11 +10,16 @@ from hypothesis.stateful import run_state_machine_as_test
 from simulated_cluster import Cluster
 from test_states import LOOK_S, Walk
 
+from planner.elastic.mistakes import GaveUp
 from planner.elastic.next_decision import next_decision, worker_states
 from planner.elastic.states import Idle, Running, Stopping, Waiting, Warming
 from planner.elastic.step import step
 from planner.elastic.view import View
-from planner.errors import TrainingFailed
+from planner.events.outlook import AwaitsNewcomers, AwaitsParked, NoResize, NoticeRuns, Silence, WillStart
+from planner.events.sizing import UsesAll
+from planner.events.stopping import WaitsForRoom
+from planner.events.waited import Waited
+from planner.wording.event_text import text_of_all
 
 ANNOUNCED: set[type] = set()
 SAID: set[type] = set()
@@ -30,8 +35,10 @@ class AnnouncedWalk(Walk):
         if not self.is_over and act.kind == "nothing":
             state, view = self.controller.state, self.view()
             found = next_decision(state, view, self.now)
-            assert found.text
-            assert "\n" not in found.text
+            assert found.events
+            text = text_of_all(found.events)
+            assert text
+            assert "\n" not in text
             assert found == next_decision(state, view, self.now)
             assert len(worker_states(state, view)) == len(view.nodes)
             SAID.add(type(state))
@@ -55,7 +62,7 @@ class AnnouncedWalk(Walk):
             )
             try:
                 state, act = step(state, later, now_s)
-            except TrainingFailed:
+            except GaveUp:
                 return
             acted = act.kind != "nothing"
         assert now_s >= due_s - LOOK_S, f"{act} came {due_s - now_s} s before its time"
@@ -105,14 +112,14 @@ class Seen(Cluster):
 def test_too_little_room_is_waited_for():
     """Without a group: the numbers of the job and of the cluster."""
     cluster = Seen(1, least=2).run(5)
-    assert said(cluster).text == "waiting: room for 1, but workers.min is 2"
+    assert said(cluster).events == (WaitsForRoom(room=1, least=2),)
     assert said(cluster).due_s == math.inf
 
 
 def test_a_run_that_has_all_says_so():
     """With the reason of `planner.plan.revise`."""
     cluster = Seen(3, most=3).run(30)
-    assert said(cluster).text == "no resize: the run already has all that it may use now, 3 workers"
+    assert said(cluster).events == (NoResize(reason=UsesAll(size=3)),)
 
 
 def test_newcomers_are_waited_for():
@@ -121,7 +128,7 @@ def test_newcomers_are_waited_for():
     cluster.add()
     while not isinstance(cluster.controller.state, Warming):
         cluster.tick()
-    assert said(cluster).text == "2 -> 3 workers as soon as 1 newcomer can train (0 s so far, at most 60 s)"
+    assert said(cluster).events == (AwaitsNewcomers(size=2, to=3, so_far_s=0, most_s=60),)
     assert said(cluster).due_s == pytest.approx(cluster.now + 60, abs=0.1)
 
 
@@ -130,13 +137,16 @@ def test_a_notice_names_who_goes_and_how_many_continue():
     cluster = Seen(3).run(30)
     cluster.drain("n2", 30)
     cluster.tick()
-    found = said(cluster)
-    assert found.text.startswith("notice for 1 worker of 3, 30 s left: all stop in 1 s and commit, then 2 workers")
+    (found,) = said(cluster).events
+    assert isinstance(found, NoticeRuns)
+    assert (found.leaving, found.size, found.left_s, found.to, found.in_memory) == (1, 3, 29.75, 2, False)
+    assert found.stops_in_s == pytest.approx(1, abs=0.01)
     assert worker_states(cluster.controller.state, cluster.view) == ("training", "training", "leaving")
     while not isinstance(cluster.controller.state, Stopping):
         cluster.tick()
-    assert said(cluster).text.startswith("0 of 3 workers have committed and parked")
-    assert said(cluster).text.endswith("Then: 2 workers continue")
+    (found,) = said(cluster).events
+    assert isinstance(found, AwaitsParked)
+    assert (found.parked, found.size, found.then) == (0, 3, (WillStart(size=2, planned=True),))
 
 
 def test_a_notice_that_leaves_too_few_says_until_when_it_trains():
@@ -145,7 +155,8 @@ def test_a_notice_that_leaves_too_few_says_until_when_it_trains():
     cluster.drain("n2", 60)
     cluster.tick()
     found = said(cluster)
-    assert "only 2 workers will fit: training continues, and stops in" in found.text
+    assert [(event.room, event.to) for event in found.events] == [(2, None)]
+    assert found.events[0].stops_in_s == pytest.approx(found.due_s - cluster.now)
     assert cluster.now + 30 < found.due_s < cluster.now + 60
 
 
@@ -155,7 +166,8 @@ def test_a_group_without_progress_is_given_up_at_a_time():
     cluster.hung = True
     cluster.run(20)
     found = said(cluster)
-    assert found.text.startswith("no progress for 20 s: planner ends the group after")
+    assert [type(event) for event in found.events] == [Silence]
+    assert found.events[0].silence_s == pytest.approx(20, abs=0.5)
     while isinstance(cluster.controller.state, Running) and cluster.now < found.due_s + 1:
         cluster.tick()
         if len(cluster.sizes) > 1:
@@ -165,15 +177,18 @@ def test_a_group_without_progress_is_given_up_at_a_time():
 
 def test_the_time_without_room_is_told_once():
     """To the group that starts after it, in seconds."""
-    cluster = Seen(1, least=2)
-    told = []
-    act = cluster.act
-    cluster.act = lambda found: (told.append(found.waited_s), act(found))
-    cluster.run(20)
+    cluster = Seen(1, least=2).run(20)
     cluster.add()
     cluster.run(20)
-    assert sum(told) == pytest.approx(20, abs=0.5)
-    assert sum(seconds > 0 for seconds in told) == 1
+    assert cluster.told(Waited) == [Waited(waited_s=pytest.approx(20, abs=0.5))]
+
+
+def test_a_wait_of_less_than_a_second_is_part_of_a_pause():
+    """It is no event."""
+    cluster = Seen(1, least=2).run(0.75)
+    cluster.add()
+    assert cluster.run(20).sizes == [2]
+    assert cluster.told(Waited) == []
 
 
 def test_the_nodes_that_leave_are_looked_up_once():

@@ -5,7 +5,13 @@ import pytest
 from planner.elastic.controller import ElasticController
 from planner.elastic.states import Rules
 from planner.elastic.view import View
+from planner.events.failures import NodesLost, WorkersFailed
+from planner.events.message import Message
+from planner.events.sizing import PlacesUnused
+from planner.events.stopping import WaitsForRoom
 from planner.plan import BatchSizes, ResizeCost, WorkerRange
+
+DIED = Message(text="it died")
 
 
 class Launch:
@@ -36,7 +42,7 @@ class Launch:
             parked=frozenset(range(len(self.group))) if parked else frozenset(),
         )
         act = self.controller.step(view)
-        losses = [text for text in act.texts if "places used" not in text]
+        losses = [event for event in act.events if not isinstance(event, PlacesUnused)]
         (self.ledger if self.group else self.terminal).extend(losses)
         return act
 
@@ -51,7 +57,7 @@ class Launch:
         """Nodes die with their workers. Only `found` are known to be dead now."""
         self.dead += found
         self.group = ()
-        self.controller.failed(frozenset(found), frozenset(), "it died")
+        self.controller.failed(frozenset(found), frozenset(), DIED)
 
     def find(self, *nodes, after_s=0.5):
         """Ray finds more dead nodes."""
@@ -59,7 +65,8 @@ class Launch:
         self.look(after_s)
 
 
-LAST_COMMIT = "training resumes from the last commit"
+def lost(nodes, told=0):
+    return NodesLost(nodes=nodes, told=told, from_memory=False)
 
 
 def test_nodes_that_ray_finds_before_the_next_group_starts_are_in_one_note():
@@ -68,7 +75,7 @@ def test_nodes_that_ray_finds_before_the_next_group_starts_are_in_one_note():
     for node in launch.nodes[2:]:
         launch.find(node)
     launch.start()
-    assert launch.ledger == [f"15 nodes lost: {LAST_COMMIT}"]
+    assert launch.ledger == [lost(15)]
 
 
 def test_nodes_that_are_found_when_the_next_group_cannot_start_are_in_the_same_note():
@@ -80,7 +87,7 @@ def test_nodes_that_are_found_when_the_next_group_cannot_start_are_in_the_same_n
     launch.controller.unplaced(1, 8)
     launch.find(*launch.nodes[9:])
     launch.start()
-    assert [text for text in launch.ledger if "lost" in text] == [f"15 nodes lost: {LAST_COMMIT}"]
+    assert [event for event in launch.ledger if isinstance(event, NodesLost)] == [lost(15)]
 
 
 def test_nodes_that_are_found_while_the_next_group_trains_are_in_one_further_note():
@@ -89,10 +96,10 @@ def test_nodes_that_are_found_while_the_next_group_trains_are_in_one_further_not
     launch.start()
     for node in launch.nodes[10:]:
         launch.find(node, after_s=3.0)
-    assert launch.ledger == [f"1 node lost: {LAST_COMMIT}"]
+    assert launch.ledger == [lost(1)]
     for _ in range(20):
         launch.look()
-    assert launch.ledger == [f"1 node lost: {LAST_COMMIT}", "6 more nodes lost, 7 in all"]
+    assert launch.ledger == [lost(1), lost(7, told=1)]
 
 
 def test_a_cluster_of_which_all_nodes_die_tells_the_driver_how_many():
@@ -100,12 +107,11 @@ def test_a_cluster_of_which_all_nodes_die_tells_the_driver_how_many():
     launch.fail("n0")
     launch.find("n1")
     launch.find("n2", "n3")
-    lost = [text for text in launch.terminal if "lost" in text]
-    assert lost == [f"2 nodes lost: {LAST_COMMIT}", f"4 nodes lost: {LAST_COMMIT}"]
-    assert launch.terminal[-1] == "waiting: room for 0, but workers.min is 1"
+    assert [event for event in launch.terminal if isinstance(event, NodesLost)] == [lost(2), lost(4)]
+    assert launch.terminal[-1] == WaitsForRoom(room=0, least=1)
     launch.nodes += ["n4"]
     launch.start()
-    assert launch.ledger == [f"4 nodes lost: {LAST_COMMIT}"]
+    assert launch.ledger == [lost(4)]
 
 
 def test_lost_nodes_without_workers_count():
@@ -113,7 +119,7 @@ def test_lost_nodes_without_workers_count():
     launch.fail("n0")
     launch.find(*launch.nodes[1:15])
     launch.start()
-    assert launch.ledger == [f"15 nodes lost: {LAST_COMMIT}"]
+    assert launch.ledger == [lost(15)]
 
 
 def test_a_dead_worker_whose_node_is_found_dead_later_has_a_note():
@@ -121,8 +127,8 @@ def test_a_dead_worker_whose_node_is_found_dead_later_has_a_note():
     launch.fail()
     launch.find("n3")
     launch.start()
-    assert any("it died" in text for text in launch.ledger)
-    assert launch.ledger[-1] == f"1 node lost: {LAST_COMMIT}"
+    assert WorkersFailed(reason=DIED) in launch.ledger
+    assert launch.ledger[-1] == lost(1)
 
 
 def test_a_second_loss_counts_only_its_own_nodes():
@@ -133,7 +139,7 @@ def test_a_second_loss_counts_only_its_own_nodes():
     launch.fail("n3")
     launch.find("n4", "n5")
     launch.start()
-    assert launch.ledger == [f"2 nodes lost: {LAST_COMMIT}", f"3 nodes lost: {LAST_COMMIT}"]
+    assert launch.ledger == [lost(2), lost(3)]
 
 
 @pytest.mark.parametrize("after_s", [61.0, 3600.0])
@@ -143,7 +149,7 @@ def test_a_node_that_goes_long_after_is_no_part_of_the_loss(after_s):
     launch.start()
     launch.find("n7", after_s=after_s)
     launch.look(after_s=10.0)
-    assert launch.ledger == [f"1 node lost: {LAST_COMMIT}"]
+    assert launch.ledger == [lost(1)]
 
 
 def test_a_node_that_goes_after_its_notice_is_no_part_of_the_loss():
@@ -153,7 +159,7 @@ def test_a_node_that_goes_after_its_notice_is_no_part_of_the_loss():
     launch.look(draining=["n7"])
     launch.find("n7")
     launch.look(after_s=10.0)
-    assert launch.ledger == [f"1 node lost: {LAST_COMMIT}"]
+    assert launch.ledger == [lost(1)]
 
 
 def test_a_note_of_an_earlier_loss_that_nobody_has_written_yet_keeps_its_number():
@@ -165,7 +171,7 @@ def test_a_note_of_an_earlier_loss_that_nobody_has_written_yet_keeps_its_number(
     launch.fail("n2")
     launch.find("n3")
     launch.start()
-    assert launch.ledger == [f"1 node lost: {LAST_COMMIT}", f"2 nodes lost: {LAST_COMMIT}"]
+    assert launch.ledger == [lost(1), lost(2)]
 
 
 def test_a_first_group_that_cannot_start_has_a_whole_note():
@@ -174,7 +180,7 @@ def test_a_first_group_that_cannot_start_has_a_whole_note():
     assert launch.look().kind == "resize"
     launch.fail("n1")
     launch.start()
-    assert launch.ledger == [f"1 node lost: {LAST_COMMIT}"]
+    assert launch.ledger == [lost(1)]
 
 
 def test_a_planned_resize_whose_group_cannot_start_is_no_part_of_an_earlier_loss():
@@ -188,4 +194,4 @@ def test_a_planned_resize_whose_group_cannot_start_is_no_part_of_an_earlier_loss
     assert launch.look(draining=["n2"], parked=True).kind == "resize"
     launch.fail("n3")
     launch.start()
-    assert [text for text in launch.ledger if "lost" in text] == [f"1 node lost: {LAST_COMMIT}"] * 2
+    assert [event for event in launch.ledger if isinstance(event, NodesLost)] == [lost(1)] * 2

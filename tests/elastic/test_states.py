@@ -17,10 +17,11 @@ from hypothesis.stateful import (
 from test_states_table import TABLE
 
 from planner.elastic.controller import ElasticController
+from planner.elastic.mistakes import GaveUp
 from planner.elastic.states import Ending, Idle, Rules, Running, State, Stopping, Waiting, Warming
 from planner.elastic.step import step
 from planner.elastic.view import Act, View
-from planner.errors import TrainingFailed
+from planner.events.message import Message
 from planner.plan import BatchSizes, ResizeCost, WorkerRange, make_plan
 
 NODES = [f"n{i}" for i in range(8)]
@@ -177,7 +178,7 @@ class Walk(RuleBasedStateMachine):
         self.forget_group()
         try:
             self.controller.failed(node if is_lost else frozenset(), frozenset() if is_lost else node, "it died")
-        except TrainingFailed:
+        except GaveUp:
             self.is_over = True
 
     @precondition(lambda self: self.group)
@@ -206,7 +207,7 @@ class Walk(RuleBasedStateMachine):
 
     @rule(text=st.sampled_from(["one", "two"]))
     def somebody_has_something_to_tell(self, text):
-        self.controller.note(text)
+        self.controller.note(Message(text=text))
         self.given.append(text)
 
     # -- looks
@@ -236,10 +237,10 @@ class Walk(RuleBasedStateMachine):
         view, before = self.view(), self.controller.state
         try:
             act = self.controller.step(view)
-        except TrainingFailed:
+        except GaveUp:
             self.is_over = True
             return Act()
-        self.told += [text for text in act.texts if text in {"one", "two"}]
+        self.told += [event.text for event in act.events if isinstance(event, Message)]
         self.check_pure(before, view, act)
         self.check(before, view, act)
         self.do(act, view)
@@ -337,7 +338,7 @@ class Walk(RuleBasedStateMachine):
     def every_text_is_told_once_and_in_order(self):
         """Those that wait are still there."""
         if hasattr(self, "controller"):
-            waiting = [text for text in self.controller.texts if text in {"one", "two"}]
+            waiting = [event.text for event in self.controller.events if isinstance(event, Message)]
             assert [*self.told, *waiting] == self.given
 
     @precondition(lambda self: not self.is_over)

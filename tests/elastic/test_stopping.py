@@ -8,7 +8,9 @@ from simulated_cluster import Cluster
 from planner.elastic.controller import ElasticController
 from planner.elastic.group import hang, silence_limit_s
 from planner.elastic.history import NO_COMMIT, LastCommit
-from planner.elastic.stopping import grace_s, last_step_text, needed_text, stop_s, stop_text
+from planner.elastic.stopping import durable_stop, grace_s, last_step, stop_needs, stop_s
+from planner.events.outlook import AwaitsDurable, LastStepDurable, StopsDurably, StopTime
+from planner.events.stopping import NoticeSuffices, StopNeeds, TrainsOn
 
 
 def known_of(*, held=0, durable=0, step=120, total_steps=160, is_last=False, commit_s=10.0, has_eval=False, steps=3):
@@ -42,72 +44,60 @@ def test_a_commit_in_flight_makes_a_stop_longer():
     assert stop_s(*known_of(held=110, durable=110)) == pytest.approx(2 * 2 + 1.5 * 10)
 
 
-STOP = "all workers finish their step, then it becomes durable"
+def takes(left_s, commit_s=10.0, passed_s=0.0):
+    return StopTime(commit_s=commit_s, left_s=left_s if left_s is None else pytest.approx(left_s), passed_s=passed_s)
 
 
 @pytest.mark.parametrize(
-    ("facts", "passed_s", "text"),
+    ("facts", "passed_s", "held_step", "time"),
     [
-        ({}, 0, f"{STOP}: about 12 s (the last commit took 10 s)"),
-        ({}, 1, f"{STOP}: about 11 s (the last commit took 10 s)"),
-        ({}, 9, f"{STOP}: about 10 s (the last commit took 10 s)"),
-        (
-            {"held": 110, "durable": 100},
-            0,
-            f"{STOP}: about 20 s (the last commit took 10 s). When step 120 was done, step 110 was still being written",
-        ),
-        (
-            {"held": 120, "durable": 100},
-            4,
-            f"{STOP}: about 16 s (the last commit took 10 s). When step 120 was done, step 120 was still being written",
-        ),
-        ({"commit_s": 0.0}, 0, f"{STOP} (no commit was measured yet, so the time is not known)"),
-        ({"steps": 1}, 0, f"{STOP} (the last commit took 10 s, and no step was measured yet)"),
-        ({"commit_s": 0.01}, 9, f"{STOP}: less than 0.1 s (the last commit took 0.01 s)"),
+        ({}, 0, None, takes(12)),
+        ({}, 1, None, takes(11, passed_s=1)),
+        ({}, 9, None, takes(10, passed_s=9)),
+        ({"held": 110, "durable": 100}, 0, 110, takes(20)),
+        ({"held": 120, "durable": 100}, 4, 120, takes(16, passed_s=4)),
+        ({"commit_s": 0.0}, 0, None, takes(None, commit_s=None)),
+        ({"steps": 1}, 0, None, takes(None)),
+        ({"commit_s": 0.01}, 9, None, takes(0.01, commit_s=0.01, passed_s=9)),
     ],
 )
-def test_a_stop_says_what_it_waits_for(facts, passed_s, text):
+def test_a_stop_says_what_it_waits_for(facts, passed_s, held_step, time):
     """The step that runs, the commit in flight beside it and the last commit, without the time that has passed."""
     known, group = known_of(**facts)
-    assert stop_text(known, group, group.stepped_s + passed_s) == text
+    found = durable_stop(known, group, group.stepped_s + passed_s)
+    assert found == StopsDurably(time=time, done_step=120, held_step=held_step)
 
 
-LAST = "step 120 is done: waiting until step 120 is durable"
+def awaits(time, *, step=120, is_end=False, after_step=None):
+    return AwaitsDurable(time=time, step=step, is_end=is_end, after_step=after_step, is_evaluated=is_end)
 
 
 @pytest.mark.parametrize(
-    ("facts", "passed_s", "text"),
+    ("facts", "passed_s", "found"),
     [
-        ({}, 0, f"{LAST}: about 10 s (the last commit took 10 s)"),
-        ({}, 7, f"{LAST}: about 3 s (the last commit took 10 s)"),
-        ({}, 14, f"{LAST}: longer than usual, 14 s so far (the last commit took 10 s)"),
-        ({"held": 110, "durable": 100}, 5, f"{LAST} after step 110: about 15 s (the last commit took 10 s)"),
-        ({"held": 120, "durable": 100}, 0, f"{LAST}: about 10 s (the last commit took 10 s)"),
-        (
-            {"step": 160, "has_eval": True},
-            0,
-            (
-                "all 160 steps are done: waiting until step 160 is durable, and then evaluated: about 10 s "
-                "(the last commit took 10 s)"
-            ),
-        ),
-        ({"held": 120, "durable": 120}, 0, ""),
+        ({}, 0, awaits(takes(10))),
+        ({}, 7, awaits(takes(3, passed_s=7))),
+        ({}, 14, awaits(takes(-4, passed_s=14))),
+        ({"held": 110, "durable": 100}, 5, awaits(takes(15, passed_s=5), after_step=110)),
+        ({"held": 120, "durable": 100}, 0, awaits(takes(10))),
+        ({"step": 160, "has_eval": True}, 0, awaits(takes(10), step=160, is_end=True)),
+        ({"held": 120, "durable": 120}, 0, None),
     ],
 )
-def test_after_the_last_step_only_its_commit_is_waited_for(facts, passed_s, text):
+def test_after_the_last_step_only_its_commit_is_waited_for(facts, passed_s, found):
     """At a stop and at the end of the run. Nothing is said if the step is durable already."""
     known, group = known_of(**facts, is_last=True)
-    assert last_step_text(known, group, group.stepped_s + passed_s) == text
-    assert stop_text(known, group, group.stepped_s + passed_s) == (text or "step 120 is done and durable")
+    assert last_step(known, group, group.stepped_s + passed_s) == found
+    assert durable_stop(known, group, group.stepped_s + passed_s) == (found or LastStepDurable(step=120))
 
 
 def test_a_commit_in_flight_counts_with_the_rest_of_its_time():
     """It was held at an earlier step. Training went on while it was written."""
     known, group = known_of(held=110, durable=100)
     group = replace(group, stepped_s=group.held_since_s + 7)
-    assert ": about 13 s (" in stop_text(known, group, group.stepped_s)
+    assert durable_stop(known, group, group.stepped_s).time == takes(13)
     group = replace(group, is_last=True)
-    assert ": about 13 s (" in last_step_text(known, group, group.stepped_s)
+    assert last_step(known, group, group.stepped_s).time == takes(13)
 
 
 def test_a_commit_of_an_earlier_launch_is_known():
@@ -124,7 +114,7 @@ def test_a_commit_of_an_earlier_launch_is_known():
         commit=LastCommit(seconds=5.0, world_size=4, is_measured=False),
     )
     controller.started(("a", "b"))
-    assert controller.stop_text == f"{STOP} (the last commit took 5 s, and no step was measured yet)"
+    assert controller.stop.time == takes(None, commit_s=5.0)
     assert controller.history.commit_s(2) == 10.0
     assert controller.history.measured_commit_s(2) == 0.0
     known, group = controller.state.known, controller.state.group
@@ -145,17 +135,17 @@ def test_a_commit_of_an_earlier_launch_is_known():
 
 
 @pytest.mark.parametrize(
-    ("facts", "text"),
+    ("facts", "found"),
     [
-        ({}, "a step and a commit take 19 s"),
-        ({"held": 110, "durable": 100}, "a step, the commit of step 110 and another commit take 24 s"),
-        ({"commit_s": 0.0}, "no commit was measured yet"),
-        ({"steps": 1}, "no step was measured yet"),
+        ({}, StopNeeds(stop_s=19, lacks=None, held_step=None)),
+        ({"held": 110, "durable": 100}, StopNeeds(stop_s=24, lacks=None, held_step=110)),
+        ({"commit_s": 0.0}, StopNeeds(stop_s=4, lacks="commit", held_step=None)),
+        ({"steps": 1}, StopNeeds(stop_s=15, lacks="step", held_step=None)),
     ],
 )
-def test_what_a_stop_needs(facts, text):
+def test_what_a_stop_needs(facts, found):
     """Beside the time that a notice leaves."""
-    assert needed_text(*known_of(**facts)) == text
+    assert stop_needs(*known_of(**facts)) == found
 
 
 def test_a_notice_to_all_nodes_says_whether_the_time_suffices():
@@ -166,7 +156,6 @@ def test_a_notice_to_all_nodes_says_whether_the_time_suffices():
     for node in ("n0", "n1"):
         cluster.drain(node, 60)
     cluster.run(58)
-    waits = [text for text in cluster.texts if "training continues as long as possible" in text]
-    assert len(waits) == 1
-    assert "(a step and a commit take 11 s, and 60 s are left)" in waits[0]
-    assert "a step and a commit take 11 s: the notice is long enough to keep all steps" in cluster.texts
+    needs = StopNeeds(stop_s=pytest.approx(10.8), lacks=None, held_step=None)
+    assert cluster.told(TrainsOn) == [TrainsOn(room=0, needs=needs, left_s=pytest.approx(60, abs=0.5))]
+    assert cluster.told(NoticeSuffices) == [NoticeSuffices(needs=needs)]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from planner.events.sizing import UsesAll
 from planner.plan import CapacityAt, Decision, ResizeCost, Situation, Speeds, revise
 from planner.plan.growth import Growth
 from planner.plan.layout import Balanced
@@ -64,7 +65,7 @@ def situation(plan, seen, measured, cost, now_s):
 def always(now):
     """Any other count, at once."""
     kind = "keep" if now.usable == now.plan.world_size else "resize"
-    return Decision(kind=kind, world_size=now.usable, until_s=math.inf, why="pays", reason="")
+    return Decision(kind=kind, world_size=now.usable, until_s=math.inf, reason=UsesAll(size=now.usable))
 
 
 def never(now):
@@ -73,7 +74,7 @@ def never(now):
 
 
 def always_keep(now):
-    return Decision(kind="keep", world_size=now.plan.world_size, until_s=math.inf, why="uses_all", reason="")
+    return Decision(kind="keep", world_size=now.plan.world_size, until_s=math.inf, reason=UsesAll(size=now.usable))
 
 
 def flapping(world_size, low_s=10.0, high_s=10.0, end_s=300.0, then=None):

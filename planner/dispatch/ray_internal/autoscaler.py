@@ -14,10 +14,10 @@ from ray.core.generated import autoscaler_pb2
 from ray.data._internal.cluster_autoscaler.base_autoscaling_coordinator import ResourceRequestPriority
 from ray.train._internal.autoscaling_coordinator_client import build_train_resource_request
 
-from planner.base.text import counted
 from planner.dispatch.ray_internal import cluster_names as names
 from planner.dispatch.ray_internal.group_names import ScalingConfig
 from planner.dispatch.ray_internal.train_names import Coordinator
+from planner.events.failures import NoNodes
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Autoscaler:
     def __init__(self) -> None:
         self.asked = 0
         """workers in the last request. 0 before the first request"""
-        self.reasons: tuple[str, ...] = ()
+        self.shortage: NoNodes | None = None
         """why nodes do not come, if the autoscaler says so"""
         self._asked_s = self._looked_s = float("-inf")
         # The request is visible in versions of the cluster's state after this one. Infinite until it is known.
@@ -85,7 +85,7 @@ class Autoscaler:
             return ""
         if state.infeasible_cluster_resource_constraints:
             return "rejected"
-        self.reasons = self._failure(state)
+        self.shortage = self._failure(state)
         return "accepted"
 
     def _read_status(self) -> names.ClusterStatus | None:
@@ -99,16 +99,13 @@ class Autoscaler:
             self._seen_from = status.cluster_resource_state.cluster_resource_state_version
         return status
 
-    def _failure(self, state: names.AutoscalingState) -> tuple[str, ...]:
-        """A text about the last node launch that failed. The cloud's own error is only in the autoscaler's log."""
+    def _failure(self, state: names.AutoscalingState) -> NoNodes | None:
+        """The last node launch that failed. The cloud's own error is only in the autoscaler's log."""
         recent = [f for f in state.failed_instance_requests if time.time() - f.failed_ts < _RECENT_S]
         if not recent:
-            return ()
+            return None
         last = max(recent, key=lambda failed: failed.failed_ts)
-        reason = f": {last.reason}" if last.reason else ""
-        return (
-            f"asked for {counted(self.asked, 'worker')}, but the cloud gives no {last.ray_node_type_name} node{reason}",
-        )
+        return NoNodes(workers=self.asked, node_type=last.ray_node_type_name, reason=last.reason)
 
 
 def _status() -> names.ClusterStatus:

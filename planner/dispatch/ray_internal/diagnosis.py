@@ -13,6 +13,8 @@ from planner.dispatch import mailbox
 from planner.dispatch.ray_internal import cluster_names as names
 from planner.dispatch.ray_internal.group_names import Worker
 from planner.elastic.mistakes import Mistake
+from planner.events.event import Event
+from planner.events.failures import Place, UserCodeRaised, Whereabouts, WorkerDied, WorkerFailed
 
 # A running machine accepts a connection at once, also across a data centre.
 _PROBE_S = 1.0
@@ -20,22 +22,24 @@ _PROBE_S = 1.0
 _WHERE_S = 3.0
 
 
-def whereabouts(workers: Sequence[Worker]) -> str:
-    """A text that says where in the code each worker is. Workers at one place are grouped, rarest place first."""
+def whereabouts(workers: Sequence[Worker]) -> Whereabouts:
+    """Where in the code each worker is. Workers at one place are grouped, rarest place first."""
     asked = [worker.actor.execute.remote(mailbox.current_location) for worker in workers]
     ready, _ = ray.wait(asked, num_returns=len(asked), timeout=_WHERE_S)
-    places: dict[str, list[int]] = {}
+    places: dict[str | None, list[int]] = {}
     for rank, reference in enumerate(asked):
-        place = "does not answer"
+        location = None
         if reference in ready:
-            with contextlib.suppress(Exception):  # the text is only a diagnosis
-                place = ray.get(reference)
-        places.setdefault(place, []).append(rank)
-    found = []
-    for place, ranks in sorted(places.items(), key=lambda item: len(item[1])):
-        others = f" and {len(ranks) - 1} more" if len(ranks) > 1 else ""
-        found.append(f"worker {ranks[0]} on node {workers[ranks[0]].metadata.node_id[:8]}{others}: {place}")
-    return "where they were: " + "; ".join(found)
+            with contextlib.suppress(Exception):  # it is only a diagnosis
+                location = ray.get(reference)
+        places.setdefault(location, []).append(rank)
+    found = sorted(places.items(), key=lambda item: len(item[1]))
+    return Whereabouts(
+        places=tuple(
+            Place(rank=ranks[0], node=workers[ranks[0]].metadata.node_id, others=len(ranks) - 1, location=location)
+            for location, ranks in found
+        )
+    )
 
 
 def has_died(error: Exception) -> bool:
@@ -77,12 +81,15 @@ def mistake_of(errors: dict[int, Exception], nodes: dict[int, str]) -> Mistake |
     rank, failed = code
     is_alone = failed_code({other: error for other, error in errors.items() if other != rank}) is None
     node = nodes[rank] if is_alone and len({*nodes.values()}) > 1 else ""
-    return Mistake(text=failed.error.text, num_steps=failed.num_steps, node=node)
+    error = (failed.error.kind, failed.error.message, failed.error.place)
+    return Mistake(error=error, num_steps=failed.num_steps, node=node)
 
 
 def lost_memory(errors: dict[int, Exception]) -> bool:
     """Whether the group only found that the copies which it was to load are gone (`MemoryLost`, on every worker)."""
-    return bool(errors) and all("MemoryLost" in f"{type(error).__name__} {error}" for error in errors.values())
+    # By the type's name, because its module needs torch. Ray passes on the error itself: `WorkerGroupPollStatus.errors`
+    # in ray/train/v2/_internal/execution/worker_group/poll.py takes it out of Ray's own.
+    return bool(errors) and all(type(error).__name__ == "MemoryLost" for error in errors.values())
 
 
 def silent_nodes(node_ids: set[str]) -> set[str]:
@@ -102,15 +109,17 @@ def _listens(node: names.NodeRow) -> bool:
     return True
 
 
-def cause(died: list[int], nodes: dict[int, str], errors: dict[int, Exception]) -> str:
-    """A text about how the first worker failed. Ray does not know why a process is gone, so the text names causes."""
+def cause(died: list[int], nodes: dict[int, str], errors: dict[int, Exception]) -> Event:
+    """How the first worker failed: one that died, else one whose code raised, else the first that Ray names."""
     code = failed_code(errors)
     rank = died[0] if died else code[0] if code else next(iter(errors))
-    where = f"worker {rank} on node {nodes.get(rank, '?')[:8]}"
+    node, error = nodes.get(rank), errors[rank]
     if died:
-        return f"{where} died (killed, or out of memory)"
-    if isinstance(errors[rank], UserCodeFailed):
-        return f"{where}: {errors[rank]}"
-    kind = type(errors[rank]).__name__
-    text = last_line(str(errors[rank]), kind)
-    return f"{where}: {text}" if text.startswith(kind) else f"{where}: {kind}: {text}"
+        return WorkerDied(rank=rank, node=node)
+    if isinstance(error, UserCodeFailed):
+        raised = error.error
+        return UserCodeRaised(rank=rank, node=node, kind=raised.kind, message=raised.message, place=raised.place)
+    kind = type(error).__name__
+    text = last_line(str(error), kind)
+    # Python's own last line of a traceback begins with the error's type.
+    return WorkerFailed(rank=rank, node=node, error=text if text.startswith(kind) else f"{kind}: {text}")

@@ -18,7 +18,7 @@ from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator impor
 )
 from ray.train.v2._internal.execution.scaling_policy import ElasticScalingPolicy, NoopDecision, ResizeDecision
 
-from planner.base.text import counted, duration, last_line
+from planner.base.text import last_line
 from planner.dispatch import mailbox
 from planner.dispatch.controller_heartbeat import HeartbeatSender
 from planner.dispatch.keeper_census import Census, wanted
@@ -40,11 +40,16 @@ from planner.dispatch.ray_internal.groups import GroupFactory, NewProcessesGroup
 from planner.dispatch.ray_internal.hand_over import HandOver, remove_placement_groups
 from planner.dispatch.ray_internal.worker_progress import WorkerProgress
 from planner.elastic.controller import ElasticController
+from planner.elastic.mistakes import GaveUp
 from planner.elastic.node_requests import NodeRequests
 from planner.elastic.states import Waiting
 from planner.elastic.view import Act, View
-from planner.errors import PlannerError
+from planner.errors import PlannerError, TrainingFailed
+from planner.events.event import Event
+from planner.events.failures import AutoscalerRejects, StartFailed
+from planner.events.outlook import Starts
 from planner.plan import workers_on_node
+from planner.wording.event_text import text_of, text_of_all
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +86,9 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self.hand_over = HandOver()
         self._controller, self._run, self._launch_id = controller, run, launch_id
         self._is_ending = False
-        self._state = self._loading = ""
+        # What the driver's terminal shows, and what it showed when the group started.
+        self._told: tuple[Event, ...] = ()
+        self._loading: tuple[Event, ...] = ()
         self._tells_of_stop = False
         self._keep, self._make_census = keep_processes, make_census
         self._places: dict[str, NodePlace] = {}
@@ -151,13 +158,14 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         act = self._controller.step(view)
         self._care_for_keepers(view)
         if act.kind != "resize":
-            self._tell_driver(*act.texts, *(() if act.kind == "end" else self._autoscaler.reasons))
+            shortage = None if act.kind == "end" else self._autoscaler.shortage
+            self._tell_driver(*act.events, *(() if shortage is None else (shortage,)))
             if act.kind == "end":
                 self._ended()
             self._publish(view, act)
             time.sleep(_IDLE_S)
             return NoopDecision()
-        self._tell_driver(*self._controller.texts, f"starting {counted(act.world_size, 'worker')}")
+        self._tell_driver(*self._controller.events, Starts(size=act.world_size, how="new"))
         self._publish(view, act)
         return self._get_resize_decision(act.world_size)
 
@@ -176,7 +184,8 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._hear_autoscaler()
         view = self._view(worker_group_state.workers)
         try:
-            act = self._controller.step(view)
+            with self._telling_verdict():
+                act = self._controller.step(view)
         except PlannerError:
             raise
         except Exception:  # noqa: BLE001
@@ -224,7 +233,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         """Note whether the autoscaler accepts the request. Asks it only while places are missing."""
         asked = self._autoscaler.asked
         if sum(self._room.values()) >= asked:
-            self._autoscaler.reasons = ()
+            self._autoscaler.shortage = None
             if asked > 0:
                 self._node_requests.mark_accepted(asked)  # otherwise the binary search could end below this count
             return
@@ -235,7 +244,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             self._node_requests.mark_rejected(asked)
             self._maybe_send_resource_request()
             if self._autoscaler.asked != asked:
-                self._controller.note(f"the autoscaler rejected {asked} workers: asking for {self._autoscaler.asked}")
+                self._controller.note(AutoscalerRejects(workers=asked, now_asked=self._autoscaler.asked))
 
     def on_controller_start_worker_group(self, *, scaling_config: object, num_workers: int) -> dict[str, str] | None:  # noqa: ARG002
         """Keep workers off bad nodes if there is enough room without them, and tell the group how long it may wait."""
@@ -262,8 +271,8 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             self._census.mark_start()
         workers = group.get_workers()
         self._controller.started(tuple(worker.metadata.node_id for worker in workers))
-        self._loading = f"{counted(len(workers), 'worker')} started, loading"
-        self._tell_driver(self._loading)
+        self._loading = (Starts(size=len(workers), how="loading"),)
+        self._tell_driver(*self._loading)
 
     def group_failed(self, group: NewProcessesGroup, errors: dict[int, Exception]) -> None:
         """Record that workers of the group failed.
@@ -288,7 +297,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
             with self._telling_verdict():
                 blamed_nodes = frozenset(nodes[rank] for rank in blamed)
                 self._controller.failed(frozenset(dead), blamed_nodes, reason, mistake)
-        self._tell_driver(*self._controller.texts)
+        self._tell_driver(*self._controller.events)
 
     def start_failed(self, error: Exception) -> None:
         """Record that a group could not be started.
@@ -298,10 +307,10 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         """
         silent = silent_nodes(set(self._room))
         self._suspects |= silent
-        reason = f"they could not be started: {last_line(str(error), type(error).__name__)}"
+        reason = StartFailed(error=last_line(str(error), type(error).__name__))
         with self._telling_verdict():
             self._controller.failed(frozenset(silent), frozenset(), reason)
-        self._tell_driver(*self._controller.texts)
+        self._tell_driver(*self._controller.events)
 
     def unplaced(self, placed: int, asked: int) -> None:
         """Record that only `placed` of `asked` workers got a place: Ray counted places that are taken or gone."""
@@ -367,7 +376,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
                 self._controller.reported(report.metrics)
                 self._stepped()
                 if report.metrics.get("is_last"):
-                    self._tell_driver_of_stop(self._controller.last_step_text)
+                    self._tell_driver_of_stop(self._controller.last_step)
 
     def _view(self, workers: Sequence[shapes.Worker]) -> View:
         nodes = tuple(worker.metadata.node_id for worker in workers)
@@ -388,26 +397,31 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def _telling_verdict(self) -> Iterator[None]:
-        """Publish why the run ends, if it does. Ray passes on only a part of the text."""
+        """Publish why the run ends, if it does. Ray passes on only a part of the text.
+
+        Raises:
+            TrainingFailed: the controller gave up.
+        """
         try:
             yield
-        except PlannerError as error:
+        except GaveUp as error:
+            text = text_of(error.event)
             with contextlib.suppress(Exception):  # the driver then has Ray's text
-                kv_put(mailbox.verdict_key(self._launch_id), str(error))
-            raise
+                kv_put(mailbox.verdict_key(self._launch_id), text)
+            raise TrainingFailed(text) from None
 
-    def _tell_driver(self, *texts: str) -> None:
+    def _tell_driver(self, *events: Event) -> None:
         """Publish the status for the driver's terminal: while no group runs, no worker writes the ledger."""
-        state = "; ".join(dict.fromkeys(filter(None, texts)))
-        if state and state != self._state:
-            self._state, self._tells_of_stop = state, False
+        if events and events != self._told:
+            self._told, self._tells_of_stop = events, False
             with contextlib.suppress(Exception):  # the status is only shown
-                kv_put(mailbox.state_key(self._launch_id), state)
+                kv_put(mailbox.state_key(self._launch_id), text_of_all(events))
 
-    def _tell_driver_of_stop(self, text: str) -> None:
+    def _tell_driver_of_stop(self, event: Event | None) -> None:
         """Publish what the group waits for. The live status has it with the time that is left."""
-        self._tell_driver(text)
-        self._tells_of_stop = bool(text) and self._state == text
+        if event is not None:
+            self._tell_driver(event)
+        self._tells_of_stop = event is not None
 
     def _publish(self, view: View, act: Act) -> None:
         """Publish the live status, which the driver copies into the run's folder."""
@@ -425,13 +439,14 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
     def _why(self, view: View) -> str:
         """What is waited for while no worker trains, with the time that is left now. May be empty."""
         if isinstance(self._controller.state, Waiting):
-            return self._controller.next_decision(view).text
-        return (self._tells_of_stop and self._controller.stop_text) or self._state
+            return text_of_all(self._controller.next_decision(view).events)
+        stop = self._controller.stop if self._tells_of_stop else None
+        return text_of_all(self._told if stop is None else (stop,))
 
     def _stepped(self) -> None:
         """Clear the status if it is still that of the group's start. A later one, such as a stop, stays."""
-        if self._loading and self._state == self._loading:
-            self._state = self._loading = ""
+        if self._loading and self._told == self._loading:
+            self._told = self._loading = ()
             with contextlib.suppress(Exception):  # the status is only shown
                 kv_put(mailbox.state_key(self._launch_id), "")
 
@@ -443,10 +458,9 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
     def _do(self, act: Act, state: shapes.WorkerGroupState) -> NoopDecision | ResizeDecision:
         """Carry out an act on the group that runs."""
         assert self._group is not None, "group_started was called"
-        for text in act.texts:
-            _tell(state.workers, text)
-        if act.waited_s >= 1:  # less is part of a pause
-            _tell(state.workers, f"no group could start for {duration(act.waited_s)}: too little room", act.waited_s)
+        for event in act.events:
+            # rank 0 writes the ledger
+            state.workers[0].actor.execute.remote(mailbox.post_note, event)
         if act.kind == "warm":
             self._group.warm(act.world_size)
         elif act.kind == "abandon_newcomers":
@@ -454,20 +468,15 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         elif act.kind == "stop":
             for worker in state.workers:
                 worker.actor.execute.remote(mailbox.request_stop, act.in_memory)
-            self._tell_driver_of_stop(self._controller.stop_text)
+            self._tell_driver_of_stop(self._controller.stop)
         elif act.kind == "end":
-            self._tell_driver(*act.texts)  # workers that have parked write no ledger
+            self._tell_driver(*act.events)  # workers that have parked write no ledger
             self._ended()
         elif act.kind == "resize":
             if not act.planned:
                 self._controller.note(whereabouts(state.workers))
             leaving = set(self._draining) | self._suspects
             self._group.plan_change(act.world_size if act.planned else 0, leaving)
-            self._tell_driver(*self._controller.texts, f"continuing with {counted(act.world_size, 'worker')}")
+            self._tell_driver(*self._controller.events, Starts(size=act.world_size, how="after_stop"))
             return self._get_resize_decision(act.world_size)
         return NoopDecision()
-
-
-def _tell(workers: Sequence[shapes.Worker], text: str, waited_s: float = 0.0) -> None:
-    """Send a note to rank 0, which writes the ledger."""
-    workers[0].actor.execute.remote(mailbox.post_note, text, waited_s)

@@ -1,0 +1,197 @@
+"""What goes wrong: workers and nodes that fail, starts without a place, and what planner concludes from it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from planner.events.event import Event
+
+# -- how a group failed
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerDied(Event, name="worker_died"):
+    """The process of a worker is gone. Ray does not know why."""
+
+    rank: int
+    node: str | None
+    """Ray's id. None if it is not known"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerFailed(Event, name="worker_failed"):
+    """Training raised an error in a worker."""
+
+    rank: int
+    node: str | None
+    """Ray's id. None if it is not known"""
+    error: str
+    """the error's type and the last line of its text, bounded"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserCodeRaised(Event, name="user_code_raised"):
+    """The user's training function raised an error."""
+
+    rank: int
+    node: str | None
+    """Ray's id. None if it is not known"""
+    kind: str
+    """the exception's type"""
+    message: str
+    """one line. May be empty"""
+    place: str
+    """`FILE:LINE, in FUNCTION`. Empty if none is known"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartFailed(Event, name="start_failed"):
+    """A group could not be started. `error` is the last line of Ray's error."""
+
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hung(Event, name="hung"):
+    """No worker made progress for longer than the limit."""
+
+    silence_s: float
+    limit_s: float
+    deaf: int
+    """workers whose process did not answer"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParkTimedOut(Event, name="park_timed_out"):
+    """The workers of a run that ends did not park."""
+
+    after_s: float
+
+
+# -- what follows
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkersFailed(Event, name="workers_failed"):
+    """A group failed, and no lost node explains it."""
+
+    reason: Event
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeLeftOut(Event, name="node_left_out"):
+    """No worker is placed on a node any more, because its workers died `deaths` times within the hour."""
+
+    node: str
+    deaths: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodesLost(Event, name="nodes_lost"):
+    """Nodes that were lost with a group. Ray finds them one by one, so a second event may follow."""
+
+    nodes: int
+    told: int
+    """how many of them an earlier event has"""
+    from_memory: bool
+    """whether the next group looks for copies in memory, or starts from the last commit"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryLost(Event, name="memory_lost"):
+    """The copies that a group was to load are gone. The next one looks for what is left."""
+
+    reason: Event
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivesUp(Event, name="gives_up"):
+    """Another try would not help, so the run ends."""
+
+    reason: Event
+    """of the last failure"""
+    why: Literal["mistake_at_start", "same_mistake", "no_progress", "too_often"]
+    """`mistake_at_start`: the user's code failed before the first step. `same_mistake`: it failed twice in a row at one
+    line. `too_often`: within an hour"""
+    failures: int
+    """in a row for `no_progress`, within the hour for `too_often`, else 1"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place(Event, name="place"):
+    """Where some workers are in planner's code."""
+
+    rank: int
+    """the first of them"""
+    node: str
+    """Ray's id of that worker's node"""
+    others: int
+    """how many more workers are there"""
+    location: str | None
+    """function, file and line. None if they do not answer"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whereabouts(Event, name="whereabouts"):
+    """Where the workers of a group were that is given up."""
+
+    places: tuple[Place, ...]
+    """rarest first"""
+
+
+# -- places and controllers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unplaced(Event, name="unplaced"):
+    """Fewer workers got a place than were asked for."""
+
+    placed: int
+    asked: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held(Event, name="held"):
+    """After a start that failed, planner uses no more than `most` workers for a while."""
+
+    reason: Event
+    most: int
+    hold_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoscalerRejects(Event, name="autoscaler_rejects"):
+    """The autoscaler rejected a request."""
+
+    workers: int
+    now_asked: int
+    """workers of the next request"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoNodes(Event, name="no_nodes"):
+    """The cloud gives no nodes that were asked for."""
+
+    workers: int
+    """that were asked for"""
+    node_type: str
+    reason: str
+    """as the autoscaler says it. May be empty"""
+
+
+class ControllerDied(Event, name="controller_died"):
+    """The process that controls the workers is gone. Ray does not know why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerSilent(Event, name="controller_silent"):
+    """The process that controls the workers gives no sign of life."""
+
+    silent_s: float
+    has_started: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerReplaced(Event, name="controller_replaced"):
+    """The driver starts another controller."""
+
+    reason: Event

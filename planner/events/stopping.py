@@ -1,0 +1,171 @@
+"""Notices, stops and newcomers: how a group makes way for the next one, or ends with the run."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from planner.events.event import Event
+
+Obstacle = Literal[
+    "driver_ends", "no_keeper", "no_other_group", "commit_is_quicker", "notice_too_short", "nothing_durable"
+]
+"""why a stop must be durable. `no_other_group`: none can start. `nothing_durable`: since the group began"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopNeeds(Event, name="stop_needs"):
+    """What a durable stop needs."""
+
+    stop_s: float
+    lacks: Literal["step", "commit"] | None
+    """what was not measured yet, so that `stop_s` is no expectation"""
+    held_step: int | None
+    """of a commit in flight"""
+
+
+# -- a notice
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notice(Event, name="notice"):
+    """Nodes of the group will go, and all workers stop."""
+
+    leaving: int
+    """workers on these nodes"""
+    size: int
+    left_s: float | None
+    """until the first node goes. None without a deadline"""
+    room: int
+    """workers that the other nodes have room for"""
+    obstacle: Obstacle | None
+    """why the last step cannot stay in memory. None if it does, or if the nodes have no keepers"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HandsOver(Event, name="hands_over"):
+    """The last step stays in memory. `allowed_s` is the time allowed for that, None before the first hand-over."""
+
+    allowed_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoticeSuffices(Event, name="notice_suffices"):
+    """A notice is long enough to keep all steps, as far as that is known."""
+
+    needs: StopNeeds
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoticeTooShort(Event, name="notice_too_short"):
+    """A notice is too short to keep all steps."""
+
+    needs: StopNeeds
+    tries_s: float | None
+    """how long planner still tries a commit, since nodes often live longer than their notice says. None: not at all"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainsOn(Event, name="trains_on"):
+    """After a notice too few workers will fit, so the group trains for the rest of it."""
+
+    room: int
+    needs: StopNeeds
+    left_s: float | None
+    """until the first node goes. None without a deadline"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BecomesDurable(Event, name="becomes_durable"):
+    """The last step of a group that stops was to stay in memory, and cannot."""
+
+    obstacle: Obstacle
+
+
+# -- newcomers
+
+
+@dataclass(frozen=True, kw_only=True)
+class AwaitsCommit(Event, name="awaits_commit"):
+    """Newcomers are ready, and wait for a commit, so that the last step can stay in memory."""
+
+    since_step: int
+    """the oldest step that will do"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewcomersCalledOff(Event, name="newcomers_called_off"):
+    """The processes that were started beside the group end."""
+
+    reason: Event
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoomShrank(Event, name="room_shrank"):
+    """There is no room for the newcomers any more."""
+
+    room: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewcomersLate(Event, name="newcomers_late"):
+    """Newcomers were not ready in time."""
+
+    after_s: float
+
+
+class NewcomerFailed(Event, name="newcomer_failed"):
+    """A newcomer failed while it started."""
+
+
+# -- the group ends
+
+
+class DriverStops(Event, name="driver_stops"):
+    """The driver stops the run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndsWithLoss(Event, name="ends_with_loss"):
+    """The run ends, and steps are lost that are only in memory."""
+
+    step: int
+    """the newest one"""
+    is_sure: bool
+    """false: its copies, or those of an older one, may be in memory"""
+    durable_step: int
+    """of the group's newest durable commit. 0: not known"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldStepLost(Event, name="held_step_lost"):
+    """A step that was only in memory is lost."""
+
+    step: int
+    resumed_step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstStepGivenUp(Event, name="first_step_given_up"):
+    """A group that was to stop had not done its first step. A larger one does it."""
+
+    after_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotParked(Event, name="not_parked"):
+    """A group that was to stop was given up."""
+
+    workers: int
+    """that had not parked"""
+    after_s: float
+    from_memory: bool
+    """whether the next group looks for copies in memory, or starts from the last commit"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitsForRoom(Event, name="waits_for_room"):
+    """No group can start."""
+
+    room: int
+    """at most `workers.max`"""
+    least: int
+    """`workers.min`"""

@@ -1,1 +1,0 @@
-"""Sentences for what the elastic controller decides and observes."""
