@@ -96,7 +96,7 @@ def read_header(file: Path, stream: BinaryIO) -> Header:
     # The seal is right, so some version of planner wrote this header.
     try:
         value: dict[str, Any] = json.loads(rest)
-        if why := refusal(value.get("format"), FORMAT):
+        if why := refusal(value.get("format"), "tokens"):
             raise DataError(f"data.path: {file}: {why}. Use the version that prepared it, or prepare it again")
         header = Header(**value)
     except (AttributeError, RecursionError, TypeError, ValueError):

@@ -11,13 +11,13 @@ from pathlib import Path
 from types import FrameType
 
 from planner.events.event import Event
-from planner.train.hooks import Note
+from planner.events.message import Message
 
 _stop = threading.Event()
 _must_commit = threading.Event()
 _release = threading.Event()
 _lock = threading.Lock()
-_messages: list[Note] = []
+_messages: list[Event] = []
 
 PARKED = "planner_parked"
 """metric key of a report: this worker has committed everything, or copied it into memory, and waits"""
@@ -89,14 +89,14 @@ def may_hold() -> bool:
     return not _must_commit.is_set()
 
 
-def post_note(event: Event | str, waited_s: float = 0.0) -> None:
-    """Queue an event for the run's ledger. `waited_s` is what `planner.train.hooks.Note` says."""
+def post_note(event: Event | str) -> None:
+    """Queue an event for the run's ledger."""
     with _lock:
-        _messages.append(Note(event=event, waited_s=waited_s))
+        _messages.append(Message(text=event) if isinstance(event, str) else event)
 
 
-def messages() -> list[Note]:
-    """The notes queued since the last call, oldest first."""
+def messages() -> list[Event]:
+    """The events queued since the last call, oldest first."""
     with _lock:
         found = _messages.copy()
         _messages.clear()

@@ -23,6 +23,7 @@ from planner.store.lease import newest_lease
 from planner.store.run_place import require_run_place
 from planner.store.storage import Storage
 from planner.store.survey import driver_state, is_run, survey
+from planner.wording.event_text import text_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +154,7 @@ def check_start(
         passed_over=prepared.passed_over,
         total_steps=prepared.total_steps,
         changes=prepared.changes,
-        conversions=conversions(job, prepared.num_samples),
+        conversions=tuple(map(text_of, conversions(job, prepared.num_samples))),
         gradient=gradient_text(job, None if isinstance(commits, NotKnown) else commits.shapes.num_parameters),
         cluster=place.text,
         waits=place.waits,

@@ -12,7 +12,7 @@ from planner.data.job_paths import require_paths
 from planner.dispatch.launch import absolute
 from planner.errors import DataError, StoreError
 from planner.job import HfModel, Job
-from planner.job.step_schedule import repeated_data_note, schedule_change_note, total_steps
+from planner.job.step_schedule import moved_schedule, repeated_samples, total_steps
 from planner.order.order import Order
 from planner.provenance.identity import identity_of, job_changes, open_data, require_same, require_same_first_weights
 from planner.runner.display import Display, Say
@@ -22,6 +22,8 @@ from planner.store.records import Manifest
 from planner.store.run_folder import RunFolder
 from planner.store.run_place import file_in_the_way
 from planner.store.storage import Storage
+from planner.wording.event_text import text_of
+from planner.wording.training_events import adapters_text, repeat_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +106,7 @@ def prepare(
     if run.storage.exists("run.json"):
         run.identity()
     num_samples = data[1].num_samples if data else 0
+    repeated = repeated_samples(job, num_samples) if data else None
     return Prepared(
         job=job,
         url=url,
@@ -112,10 +115,8 @@ def prepare(
         num_samples=num_samples,
         total_steps=total_steps(job, num_samples),
         committed=committed,
-        passed_over=tuple(newest.notes),
-        notes=(
-            (*map(as_submitted, data[0].notes), *filter(None, [repeated_data_note(job, num_samples)])) if data else ()
-        ),
+        passed_over=tuple(map(text_of, newest.not_used)),
+        notes=(*map(as_submitted, data[0].notes), *map(repeat_text, [repeated] if repeated else [])) if data else (),
         changes=changes,
         adapters=adapters,
     )
@@ -153,10 +154,10 @@ def _adapters(job: Job) -> str:
     model = job.model
     if not isinstance(model, HfModel) or model_files.folder_here(model.path, model.revision) is None:
         return ""
-    from planner.train.models.hf import adapters_text, build_on_meta  # torch and transformers
+    from planner.train.models.hf import adapters_of, build_on_meta  # torch and transformers
 
     built, _ = build_on_meta(model)
-    return adapters_text(built) if model.lora is not None else ""
+    return adapters_text(adapters_of(built)) if model.lora is not None else ""
 
 
 def _data_here(job: Job, display: Display, *, must: bool) -> tuple[AnyDataset, Order] | None:
@@ -184,11 +185,10 @@ def _changes(
     """
     where, (dataset, order) = run.storage.url, data
     before = run.job_if_known(committed.job_digest)
-    changes = job_changes(before, job) if before else {}
+    changes = job_changes(before, job) if before else []
     identity = identity_of(job, dataset, order)
     require_same_first_weights(committed.identity, identity, job, where)
-    differing = require_same(committed.identity, identity, changes, accept, where)
-    if before is None:
-        return tuple(differing)
-    rate = schedule_change_note(before, job, order.num_samples, committed.step, committed.total_steps)
-    return (*differing, rate) if rate else tuple(differing)
+    differing = [*require_same(committed.identity, identity, changes, accept, where), *changes]
+    total = committed.total_steps
+    moved = moved_schedule(before, job, order.num_samples, committed.step, total) if before else None
+    return tuple(map(text_of, [*differing, moved] if moved else differing))

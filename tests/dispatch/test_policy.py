@@ -13,6 +13,7 @@ from planner.elastic.node_requests import NodeRequests
 from planner.elastic.states import Idle, Rules, Waiting
 from planner.elastic.view import Act, View
 from planner.errors import TrainingFailed
+from planner.events.waited import Waited
 from planner.plan import FIRST_COLLECTIVES_S, BatchSizes, ResizeCost, WorkerRange
 from planner.store.run_status import RunStatus
 
@@ -418,12 +419,12 @@ def test_what_is_there_already_counts_as_taken(bound, present, most):
 def test_a_wait_for_room_is_told_with_its_seconds(policy):
     """To rank 0, which writes the ledger. Less than a second is part of a pause."""
     told = []
-    execute = SimpleNamespace(remote=lambda _function, text, waited_s: told.append((text, waited_s)))
+    execute = SimpleNamespace(remote=lambda _function, event: told.append(event))
     worker = SimpleNamespace(actor=SimpleNamespace(execute=execute))
     policy._group = object()
     for waited_s in (0.0, 0.5, 40.0):
         policy._do(Act(texts=("a note",), waited_s=waited_s), SimpleNamespace(workers=[worker]))
-    assert told == [("a note", 0.0)] * 3 + [("no group could start for 40 s: too little room", 40.0)]
+    assert told == ["a note"] * 3 + [Waited(waited_s=40.0)]
 
 
 class TestPublishing:

@@ -10,13 +10,15 @@ from planner.base.user_errors import CodeError, UserCodeFailed
 from planner.dispatch import mailbox
 from planner.dispatch.worker import WorkerConfig, train_worker, worker_hooks
 from planner.errors import DataError
+from planner.events.message import Message
+from planner.events.waited import Waited
 from planner.job import Job
 from planner.rehearsal import on_ray
 from planner.rehearsal.stages import stages
 from planner.store.code_failure import read_failure
 from planner.store.storage import Storage
 from planner.train import generation
-from planner.train.hooks import GenerationEnd, Hooks, Note
+from planner.train.hooks import GenerationEnd, Hooks
 from planner.train.setup import Launch
 
 
@@ -161,10 +163,10 @@ def test_a_rehearsed_worker_keeps_to_its_stage(launch, in_stage, monkeypatch, nu
     assert hooks.report is ray_train().report
 
 
-def test_a_note_reaches_the_ledger_with_the_seconds_of_a_wait():
+def test_an_event_reaches_the_ledger():
     """Once, in order."""
     mailbox.reset()
     mailbox.post_note("one")
-    mailbox.post_note("two", 40.0)
-    assert mailbox.messages() == [Note(event="one"), Note(event="two", waited_s=40.0)]
+    mailbox.post_note(Waited(waited_s=40.0))
+    assert mailbox.messages() == [Message(text="one"), Waited(waited_s=40.0)]
     assert mailbox.messages() == []

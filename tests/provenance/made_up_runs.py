@@ -196,9 +196,9 @@ class MadeUpRun:
         self._measured_step = self.step
         return self
 
-    def note(self, message):
-        """Write a message."""
-        self._ledger.write(EventRecord(message=message, time_s=self._header.time_s + 1))
+    def note(self, message, event=""):
+        """Write an event."""
+        self._ledger.write(EventRecord(event=event, message=message, time_s=self._header.time_s + 1))
         return self
 
     def _keep_point(self):

@@ -275,10 +275,11 @@ def test_another_format_is_refused(url, corpus, place, found):
 
     `forging.py` asks the same of audits.
     """
-    reads = format_versions.STORED[place]
-    found = reads + 1 if found == "newer" else found
+    found = format_versions.STORED[place] + 1 if found == "newer" else found
     FORMATS[place](set_format(found))(url)
-    why = f"written before formats had numbers, and this version of planner reads format {reads}"
+    reads = "1, 2 and 3" if place == "ledger" else format_versions.STORED[place]
+    formats = "formats" if place == "ledger" else "format"
+    why = f"written before formats had numbers, and this version of planner reads {formats} {reads}"
     if found is not None:
         why = rf"written by another version of planner \(format {found}, this one reads {reads}\)"
     job = make_job(corpus, train={"steps": 7})

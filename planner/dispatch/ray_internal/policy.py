@@ -19,7 +19,7 @@ from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator impor
 from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2._internal.execution.scaling_policy import ElasticScalingPolicy, NoopDecision, ResizeDecision
 
-from planner.base.text import counted, duration, last_line
+from planner.base.text import counted, last_line
 from planner.dispatch import mailbox
 from planner.dispatch.controller_heartbeat import HeartbeatSender
 from planner.dispatch.keeper_census import Census, wanted
@@ -44,6 +44,8 @@ from planner.elastic.node_requests import NodeRequests
 from planner.elastic.states import Waiting
 from planner.elastic.view import Act, View
 from planner.errors import PlannerError
+from planner.events.event import Event
+from planner.events.waited import Waited
 from planner.plan import workers_on_node
 
 _log = logging.getLogger(__name__)
@@ -448,7 +450,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         for text in act.texts:
             _tell(state.workers, text)
         if act.waited_s >= 1:  # less is part of a pause
-            _tell(state.workers, f"no group could start for {duration(act.waited_s)}: too little room", act.waited_s)
+            _tell(state.workers, Waited(waited_s=act.waited_s))
         if act.kind == "warm":
             self._group.warm(act.world_size)
         elif act.kind == "abandon_newcomers":
@@ -470,6 +472,6 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         return NoopDecision()
 
 
-def _tell(workers: Sequence[shapes.Worker], text: str, waited_s: float = 0.0) -> None:
-    """Send a note to rank 0, which writes the ledger."""
-    workers[0].actor.execute.remote(mailbox.post_note, text, waited_s)
+def _tell(workers: Sequence[shapes.Worker], event: Event | str) -> None:
+    """Send an event to rank 0, which writes the ledger."""
+    workers[0].actor.execute.remote(mailbox.post_note, event)

@@ -120,7 +120,7 @@ def _change(at: int, change: Change) -> Html:
     body = [
         element("p", element("strong", sentence(change_words(change)).removesuffix("."))),
         element("p", f"{when}. No step for {span(pause_s)}.", class_="when"),
-        *(element("p", sentence(reason.removeprefix("resize: "))) for reason in change.reasons),
+        *(element("p", sentence(reason)) for reason in change.reasons),
     ]
     return element("li", element("span", str(at), class_="mark"), element("div", *body))
 
