@@ -262,21 +262,21 @@ def in_file(file, change):
     file.write_text(json.dumps(value))
 
 
-FORMATS = {
+PLANTS = {
     **{place: PLACES[place] for place in ("run.json", "jobs", "ledger", "manifests")},
     "generations": lambda change: lambda url: in_file(url / "generations" / "000002.json", change),
 }
 
 
 @pytest.mark.parametrize("found", ["newer", None, True, "1"], ids=str)
-@pytest.mark.parametrize("place", FORMATS)
+@pytest.mark.parametrize("place", PLANTS)
 def test_another_format_is_refused(url, corpus, place, found):
     """What a newer version wrote, and what was written before there were numbers: said, with what to do.
 
     `forging.py` asks the same of audits.
     """
     found = format_versions.STORED[place] + 1 if found == "newer" else found
-    FORMATS[place](set_format(found))(url)
+    PLANTS[place](set_format(found))(url)
     reads = "1, 2 and 3" if place == "ledger" else format_versions.STORED[place]
     formats = "formats" if place == "ledger" else "format"
     why = f"written before formats had numbers, and this version of planner reads {formats} {reads}"
@@ -292,7 +292,7 @@ def test_another_format_is_refused(url, corpus, place, found):
 
 def test_the_format_harness_changes_nothing(url, corpus):
     """With the format that this version writes, all is well: what is refused above is the format."""
-    for place, plant in FORMATS.items():
+    for place, plant in PLANTS.items():
         plant(set_format(format_versions.STORED[place]))(url)
     assert audit(run_at(url)).clean
     assert train_to(url, make_job(corpus, train={"steps": 7})).finished

@@ -37,8 +37,8 @@ TEXTS = [
     (
         saves.OldFilesLeft(step=4, reason="no room"),
         (
-            "step 4 is durable, but files of older commits could not be removed: no room. This is tried again after the "
-            "next commit"
+            "step 4 is durable, but files of older commits could not be removed: no room. This is tried again after "
+            "the next commit"
         ),
     ),
     (saves.CopyInterval(steps=1, copy_s=0.04), "copies in memory every step: one takes 40 ms"),
@@ -57,8 +57,8 @@ TEXTS = [
             copies=2, host="a", needed_bytes=6 * 10**9, available_bytes=8 * 10**9, training_bytes=2 * 10**9
         ),
         (
-            "training goes on without copies for resizes, which then go through storage: 2 copies of the state on a need "
-            "6.0 GB of host memory, and of 8.0 GB available, training takes 2.0 GB and a fifth is left free"
+            "training goes on without copies for resizes, which then go through storage: 2 copies of the state on a "
+            "need 6.0 GB of host memory, and of 8.0 GB available, training takes 2.0 GB and a fifth is left free"
         ),
     ),
     (
@@ -77,8 +77,8 @@ TEXTS = [
     (
         training.SamplesRepeat(global_batch=64, num_samples=35, steps=2, more=0.219),
         (
-            "data: batch.global 64 is larger than an epoch of 35 samples, so every step repeats some of them. 2 steps use "
-            "128 samples, 22% more than train.epochs asks for"
+            "data: batch.global 64 is larger than an epoch of 35 samples, so every step repeats some of them. 2 steps "
+            "use 128 samples, 22% more than train.epochs asks for"
         ),
     ),
     (
