@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from earlier import FORMATS, unpack
 from forging import PLACES, forged, reseal, set_format
 from verifiers import run_script
 
@@ -17,6 +18,7 @@ from planner.job import Job
 from planner.plan import layout, make_plan
 from planner.plan.layout import Balanced, Bitwise
 from planner.provenance.audit import audit
+from planner.provenance.lineage import header_of
 from planner.store.ledger import LedgerWriter
 from planner.store.newest import newest_commit
 from planner.store.records import NO_HEAD, CommitRecord, chained
@@ -296,6 +298,33 @@ def test_the_format_harness_changes_nothing(url, corpus):
         plant(set_format(format_versions.STORED[place]))(url)
     assert audit(run_at(url)).clean
     assert train_to(url, make_job(corpus, train={"steps": 7})).finished
+
+
+@pytest.mark.parametrize("number", FORMATS)
+def test_a_run_of_an_earlier_version_resumes(tmp_path, monkeypatch, number):
+    """Its next generation has a ledger of the newest format. The audit takes all of them."""
+    url = unpack(number, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    run = run_at(url)
+    newest = run.manifest(run.commits()[-1])
+    assert train_to(url, run.job(newest.job_digest)).finished
+    found = audit(run)
+    assert found.clean, found.findings
+    assert [header_of(run, each).format for each in run.segments()] == [number, number, 3]
+    assert run_script(url)[0] == 0
+
+
+def test_a_run_whose_texts_are_all_x_resumes_as_any_other(url, corpus, monkeypatch):
+    """A change is accepted by its field, and no reader needs a text."""
+    monkeypatch.setattr(journal, "text_of", lambda _event: "x")
+    job = make_job(corpus, train={"steps": 9, "seed": 1})
+    train_to(url, job, stop_at=7, accept=["seed"])
+    assert train_to(url, job).finished
+    found = audit(run_at(url))
+    assert found.clean, found.findings
+    header = header_of(run_at(url), 3)
+    assert set(header.changed) == {"x"}
+    assert [(change.field, change.before, change.now) for change in header.accepted] == [("seed", "0", "1")]
 
 
 def test_a_record_names_its_manifest():
