@@ -143,7 +143,7 @@ def _source(run: RunFolder, manifest: Manifest, job: Job) -> Path:
     """
     assert isinstance(job.model, HfModel)  # the caller checked
     folder = model_files.check(job.model)
-    before = str(manifest.facts.get(MODEL_FACT, "")).partition(" ")[0]
+    before = model_files.of_trained(str(manifest.facts.get(MODEL_FACT, "")))
     if before and before != model_files.folder_fingerprint(folder, weights=job.model.weights == "pretrained"):
         raise UserError(
             f"{run.storage.url}: the files in {folder} have changed since the run was made, so configuration and "
