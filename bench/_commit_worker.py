@@ -94,8 +94,8 @@ class MeasuredCommits(Commits):
         """Whether the script has a commit now."""
         return not is_writing and self._quiet >= _QUIET - 1 and len(self._seen.stall_s) < len(self._script.limits)
 
-    def did_step(self, _seconds: float) -> str:
-        return ""
+    def did_step(self, _seconds: float) -> None:
+        pass
 
     def did_hold(self, step: int) -> None:
         pass

@@ -57,7 +57,8 @@ START = {"called": "nothing", "name": "", "sha256": "", "step": 0, "cursor": 0, 
 U64, GOLDEN = 2**64 - 1, 0x9E3779B97F4A7C15
 SHOWN = 5
 FORMAT = 1  # of run.json, manifests, held steps, jobs and token files
-LEDGER_FORMAT = 2
+LEDGER_FORMATS = (1, 2, 3)
+ACCEPTED_AS_FIELDS = 3  # the first format of a ledger whose headers have `accepted`. Before, only texts say it
 LAYOUTS = (1,)  # the versions of a plan's arithmetic that this script knows
 MOST_BYTES, MOST_LINE_BYTES = 2**30, 2**26  # of a manifest or a job, and of a ledger's line
 MOST_GLOBAL_BATCH, MOST_WORKERS = 2**20, 65_536
@@ -96,10 +97,11 @@ class Unread(Exception):
     """Samples that this script cannot recompute. The message names what made them."""
 
 
-def require_format(found: object, what: str, reads: int = FORMAT) -> None:
-    """Raise Wrong unless `found` is the integer `reads`. In Python `True == 1`, so the type is checked too."""
-    if type(found) is not int or found != reads:
-        raise Wrong(f"{what} is of format {found!r}, and this script reads {reads}: use the one of planner's version")
+def require_format(found: object, what: str, reads: tuple[int, ...] = (FORMAT,)) -> None:
+    """Raise Wrong unless `found` is an integer of `reads`. In Python `True == 1`, so the type is checked too."""
+    if type(found) is not int or found not in reads:
+        known = " or ".join(map(str, reads))
+        raise Wrong(f"{what} is of format {found!r}, and this script reads {known}: use the one of planner's version")
 
 
 @contextmanager
@@ -510,6 +512,7 @@ IS_RECORD = {
         parent_is_held=is_flag,
         launch_id=is_text,
         launched_s=is_number,
+        accepted=each_is(list, has_keys(keys("field before now", is_text))),
     ),
     "step": has_keys(
         keys("step cursor samples tokens", is_count)
@@ -527,6 +530,8 @@ IS_RECORD = {
     ),
     "event": has_keys(
         keys("kind message", is_text) | {"time_s": is_number},
+        event=is_text,
+        facts=each_is(dict, lambda _: True),
         waited_s=lambda value: is_number(value) and value >= 0,
     ),
     "measurement": has_keys(
@@ -541,7 +546,7 @@ IS_RECORD = {
 def require_record(record: object, where: str) -> None:
     """Raise Wrong unless planner writes such a record, in the format that this script reads."""
     if type(record) is dict and record.get("kind") == "generation":
-        require_format(record.get("format"), "its ledger", LEDGER_FORMAT)
+        require_format(record.get("format"), "its ledger", LEDGER_FORMATS)
     test = IS_RECORD.get(record["kind"]) if type(record) is dict and is_text(record.get("kind")) else None
     if test is None or not test(record):
         raise Wrong(f"{where} is no record that planner writes")
@@ -873,13 +878,19 @@ def check_generation(
     yield from first_of(check_evaluations(evaluations, header, job, rows))
 
 
+def accepted_fields(header: dict) -> set[str]:
+    """Return the fields of the identity whose change the user accepted. Earlier formats have texts alone."""
+    if header["format"] >= ACCEPTED_AS_FIELDS:
+        return {change["field"] for change in header.get("accepted", [])}
+    return {words.partition(": ")[0] for words in header["changed"]}
+
+
 def check_settings(header: dict, before: dict, job: dict, unread: list[tuple[str, str]]) -> Iterator[str]:
     """Yield what is wrong with a generation's identity or plan. `before` is the identity of its parent."""
     identity = header["identity"]
+    accepted = accepted_fields(header)
     for field, value in before.items():
-        if current_name(identity[field]) != current_name(value) and not any(
-            words.startswith(f"{field}: ") for words in header["changed"]
-        ):
+        if current_name(identity[field]) != current_name(value) and field not in accepted:
             yield f"another {field!r} than before, and nobody accepted it"
     try:
         wanted = identity_of(job)

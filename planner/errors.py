@@ -134,6 +134,16 @@ class PlanError(UserError):
 class DataError(UserError):
     """The data set cannot be read, or is too small for the job."""
 
+    problem = ""
+    """the message without the job's keys. Empty: the message names none"""
+
+    @classmethod
+    def of(cls, key: str, problem: str) -> "DataError":
+        """An error about what a key of the job names. A command without a job tells only the problem."""
+        error = cls(f"{key}: {problem}")
+        error.problem = problem
+        return error
+
 
 class NoExactSplit(PlannerError):
     """No setting of another system trains exactly this batch at that GPU count."""

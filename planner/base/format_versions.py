@@ -1,4 +1,4 @@
-"""The format number of everything that planner stores and reads again. Any other number is refused.
+"""The format number of everything that planner stores and reads again. planner writes one, and may read older ones.
 
 If you change what is stored under a name, raise its number here. docs/reference/stored-formats.md lists them.
 """
@@ -6,13 +6,15 @@ If you change what is stored under a name, raise its number here. docs/reference
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from planner.base.text import enumerated
+
 STORED: Mapping[str, int] = MappingProxyType(
     {
         "run.json": 1,
         "jobs": 1,
         "drivers": 1,
         "generations": 1,
-        "ledger": 2,
+        "ledger": 3,
         "manifests": 1,
         "held": 1,
         "status": 1,
@@ -23,18 +25,24 @@ STORED: Mapping[str, int] = MappingProxyType(
         "tracking": 1,
     }
 )
-"""what is stored -> the format that this version of planner writes, and the only one that it reads"""
+"""what is stored -> the format that this version of planner writes"""
+
+EARLIER: Mapping[str, tuple[int, ...]] = MappingProxyType({"ledger": (1, 2)})
+"""what is stored -> earlier formats that this version of planner reads too, ascending"""
 
 
-def refusal(found: object, reads: int) -> str:
+def refusal(found: object, what: str) -> str:
     """The reason why a stored format cannot be read. Empty if it can.
 
     Args:
         found: the stored format number. None if there is none.
-        reads: the format number that this version reads.
+        what: the name in `STORED`.
     """
-    if type(found) is int and found == reads:  # `True == 1`, but true is not a format number
+    reads = (*EARLIER.get(what, ()), STORED[what])
+    if type(found) is int and found in reads:  # `True == 1`, but true is not a format number
         return ""
+    here = enumerated([str(number) for number in reads])
     if found is None:
-        return f"written before formats had numbers, and this version of planner reads format {reads}"
-    return f"written by another version of planner (format {str(found)[:40]}, this one reads {reads})"
+        formats = "format" if len(reads) == 1 else "formats"
+        return f"written before formats had numbers, and this version of planner reads {formats} {here}"
+    return f"written by another version of planner (format {str(found)[:40]}, this one reads {here})"

@@ -25,6 +25,7 @@ from planner.report.plan_table import plan_json, plan_table
 from planner.report.text_columns import wrapped
 from planner.runner.commit_size import commit_size
 from planner.runner.job_argument import plans, read_job
+from planner.wording.event_text import text_of
 
 if TYPE_CHECKING:
     from planner.cli.plan_cluster import OnCluster
@@ -92,7 +93,7 @@ def _on_cluster(file: str, job: Job, asked: list[int] | None) -> "OnCluster":
 def _heading(job: Job) -> list[str]:
     batch = job.batch
     first = f"{job.name}: global batch {batch.global_batch}, at most {batch.max_micro} in a micro-batch"
-    return [first, *conversions(job)]
+    return [first, *map(text_of, conversions(job))]
 
 
 def _outside(job: Job, counts: list[int]) -> str:

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, ProgressColumn, TimeRemaini
 from planner.base.text import counted
 from planner.cli.activity import progress_bar
 from planner.cli.options import JsonOption
-from planner.data.jsonl import NAME_THE_FIELD
+from planner.data.jsonl import NoTextField
 from planner.data.prepare_tokens import prepare as prepare_file
 from planner.errors import DataError, UserError, printable_lines
 from planner.job import JsonlData, TextData
@@ -47,10 +47,11 @@ def prepare(
     with ended_like_ctrl_c(), progress_bar("bytes read", _columns) as progress:
         try:
             header = prepare_file(data, path, replace=force, progress=progress)
+        # These errors name keys of a job. The command has options instead.
+        except NoTextField as error:
+            raise DataError(f"{error.problem}. Set --field or correct the line") from error
         except DataError as error:
-            # These messages name keys of a job. The command has options instead.
-            text = str(error).removeprefix("data.path: ").replace(NAME_THE_FIELD, "Set --field")
-            raise DataError(text) from error
+            raise DataError(error.problem or str(error)) from error
     if as_json:
         found = {"path": output, "kind": header.kind, "tokens": header.num_tokens, "rows": header.num_rows}
         found |= {"dtype": header.dtype, "bytes": header.num_bytes, "sha256": header.sha256}

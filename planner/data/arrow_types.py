@@ -22,9 +22,10 @@ def require_plain(schema: Any, where: str) -> None:
     """
     for column in schema:
         for name in _types_in_python(column):
-            raise DataError(
-                f"data.path: {where}: the column {column.name!r} is of the type {name}, which runs code when it is "
-                "read. Write it as text, numbers or lists of them"
+            raise DataError.of(
+                "data.path",
+                f"{where}: the column {column.name!r} is of the type {name}, which runs code when it is "
+                "read. Write it as text, numbers or lists of them",
             )
 
 

@@ -138,9 +138,10 @@ class _RowTokenizer:
         if not isinstance(self._data, ChatData) or self._data.loss_on == "all":
             return False
         if isinstance(example, PlainText):
-            raise DataError(
-                f"data.path: {self._data.path!r} holds rows of text, which have no completions for the loss. "
-                "Write data.loss_on: all"
+            raise DataError.of(
+                "data.path",
+                f"{self._data.path!r} holds rows of text, which have no completions for the loss. "
+                "Write data.loss_on: all",
             )
         return True
 
@@ -227,7 +228,7 @@ class _RowTokenizer:
         if self._bad_rows.found and (self._data.bad_rows == "refuse" or not self._num_samples):
             raise DataError(self._bad_rows.refusal(self._num_rows))
         if not self._num_samples:
-            raise DataError(f"data.path: {self._data.path!r} holds no rows")
+            raise DataError.of("data.path", f"{self._data.path!r} holds no rows")
         tokens, ends, marks, context = self._tokens, self._ends, self._marks, self._limits.context
         if isinstance(self._data, PairsData):
             digest = samples_digest("pairs", tokens, ends)

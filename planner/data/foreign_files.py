@@ -138,7 +138,7 @@ def require_plain_text(file: Path, head: bytes) -> None:
     """
     if form := _binary_form(head):
         fix = form.to_text or _GLOB
-        raise DataError(f"data.path: {file} is {form.name}, and the kind text reads plain text. {fix}")
+        raise DataError.of("data.path", f"{file} is {form.name}, and the kind text reads plain text. {fix}")
 
 
 def text_notes(heads: Sequence[tuple[Path, bytes]]) -> tuple[str, ...]:
@@ -188,7 +188,7 @@ def require_rows(file: Path, head: bytes, reads: str) -> None:
         DataError: it does.
     """
     if form := _form_of(file, head):
-        raise DataError(f"data.path: {file} is {form.name}, and {reads}. {form.to_rows}")
+        raise DataError.of("data.path", f"{file} is {form.name}, and {reads}. {form.to_rows}")
 
 
 def _form_of(file: Path, head: bytes) -> _Form | None:

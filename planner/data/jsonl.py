@@ -17,8 +17,17 @@ from planner.data.paths import MAX_LINE_BYTES, content_fingerprint, lines_of, op
 from planner.errors import DataError
 
 _ROWS_PER_REPORT = 10_000
-NAME_THE_FIELD = "Set data.field"
-"""the advice about a row without text, for a job. `planner prepare` has an option instead"""
+
+
+class NoTextField(DataError):
+    """A row has no text under the key that `data.field` names. Its `problem` is without the advice."""
+
+    @classmethod
+    def at(cls, problem: str) -> "NoTextField":
+        """The error, with the advice for a job. `planner prepare` has an option instead."""
+        error = cls(f"{problem}. Set data.field or correct the line")
+        error.problem = problem
+        return error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +64,7 @@ class JsonlDataset:
             if len(offset_of_row) % _ROWS_PER_REPORT == 0:
                 progress(starts[number] + offset, starts[-1])
         if not offset_of_row:
-            raise DataError(f"data.path: {path!r} holds no rows")
+            raise DataError.of("data.path", f"{path!r} holds no rows")
         return cls(
             files=tuple(files),
             file_of_row=file_of_row,
@@ -118,9 +127,7 @@ def _content(line: bytes, field: str, where: str) -> bytes:
     except RecursionError as error:
         raise DataError(f"{where}: nested too deeply. Write one flat object per line") from error
     if not isinstance(row, dict) or not isinstance(row.get(field), str):
-        raise DataError(
-            f"{where}: no text under {field!r} (found {_found(row, field)}). {NAME_THE_FIELD} or correct the line"
-        )
+        raise NoTextField.at(f"{where}: no text under {field!r} (found {_found(row, field)})")
     text: str = row[field]
     try:
         return BOUNDARY + text.encode() + BOUNDARY

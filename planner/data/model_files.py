@@ -371,6 +371,11 @@ def fingerprint(job: Job) -> str:
     return " ".join(found)
 
 
+def of_trained(fingerprint: str) -> str:
+    """The part of a stored `fingerprint` that is the trained model's. Empty if there is none."""
+    return fingerprint.partition(" ")[0]
+
+
 def _models_of(job: Job) -> list[HfModel]:
     """The Hugging Face model that is trained, and the reference model if the job names one."""
     if not isinstance(job.model, HfModel):

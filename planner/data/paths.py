@@ -36,13 +36,15 @@ def resolve(path: str) -> tuple[Path, list[Path]]:
     try:
         root, files = _find(path)
     except OSError as error:
-        raise DataError(f"data.path: cannot use {path[:200]!r}: {error.strerror}") from error
+        raise DataError.of("data.path", f"cannot use {path[:200]!r}: {error.strerror}") from error
     except ValueError as error:  # `**` beside other characters
-        raise DataError(f"data.path: cannot use {path[:200]!r}: {error}") from error
+        raise DataError.of("data.path", f"cannot use {path[:200]!r}: {error}") from error
     if not files and Path(path).exists() and not Path(path).is_dir():
-        raise DataError(f"data.path: cannot read {path}: a pipe or a device, not a regular file")
+        raise DataError.of("data.path", f"cannot read {path}: a pipe or a device, not a regular file")
     if not files:
-        raise DataError(f"data.path: no file at {path!r}{place_text(path)}. Write a file, a folder, a glob or {STDLIB}")
+        raise DataError.of(
+            "data.path", f"no file at {path!r}{place_text(path)}. Write a file, a folder, a glob or {STDLIB}"
+        )
     return root, sorted(files, key=lambda f: f.relative_to(root).as_posix())
 
 
@@ -97,7 +99,7 @@ def source_stamps(path: str) -> Stamps:
     try:
         return tuple((str(file), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files)
     except OSError as error:
-        raise DataError(f"data.path: cannot read {error.filename}: {error.strerror}") from error
+        raise DataError.of("data.path", f"cannot read {error.filename}: {error.strerror}") from error
 
 
 # More than any real row has. Parsed JSON takes up to twenty times its bytes.
@@ -112,7 +114,9 @@ def lines_of(file: Path, stream: BinaryIO) -> Iterator[bytes]:
     """
     while line := stream.readline(MAX_LINE_BYTES + 1):
         if len(line) > MAX_LINE_BYTES:
-            raise DataError(f"data.path: {file}: more than {MAX_LINE_BYTES} bytes on one line. Write one row per line")
+            raise DataError.of(
+                "data.path", f"{file}: more than {MAX_LINE_BYTES} bytes on one line. Write one row per line"
+            )
         yield line
 
 
@@ -127,7 +131,7 @@ def opened(file: Path) -> Iterator[BinaryIO]:
         with open_regular(file) as stream:
             yield stream
     except OSError as error:
-        raise DataError(f"data.path: cannot read {file}: {error.strerror}") from error
+        raise DataError.of("data.path", f"cannot read {file}: {error.strerror}") from error
 
 
 def content_fingerprint(root: Path, files: list[Path], *facts: object) -> str:
@@ -155,7 +159,7 @@ def content_fingerprint(root: Path, files: list[Path], *facts: object) -> str:
         else:
             _digest_blocks(digest, files, total_bytes)
     except OSError as error:
-        raise DataError(f"data.path: cannot read {error.filename}: {error.strerror}") from error
+        raise DataError.of("data.path", f"cannot read {error.filename}: {error.strerror}") from error
     return digest.hexdigest()
 
 

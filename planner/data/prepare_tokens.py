@@ -63,9 +63,9 @@ def prepare(
                 progress(place, sum(sizes))
                 shown = place
         if not is_rows and writer.num_tokens - len(files) < 2:
-            raise DataError(f"data.path: {source.path!r} holds no text. A sample needs at least two bytes")
+            raise DataError.of("data.path", f"{source.path!r} holds no text. A sample needs at least two bytes")
         if is_rows and not writer.num_rows:
-            raise DataError(f"data.path: {source.path!r} holds no rows")
+            raise DataError.of("data.path", f"{source.path!r} holds no rows")
         return writer.finish("rows" if is_rows else "stream")
 
 
@@ -78,7 +78,7 @@ def _text(files: list[Path], sizes: list[int]) -> Iterator[tuple[int, bytes]]:
             while left:
                 content = stream.read(min(left, _CHUNK_BYTES))
                 if not content:
-                    raise DataError(f"data.path: {file} has changed while it was read. Prepare it again")
+                    raise DataError.of("data.path", f"{file} has changed while it was read. Prepare it again")
                 left -= len(content)
                 done += len(content)
                 yield done, content

@@ -52,4 +52,4 @@ def row_of(found: RawRow, read: tuple[int, int]) -> Row:
 def unreadable(what: object, error: BaseException) -> DataError:
     """The error for a file whose reader raised `error`."""
     reason = (str(error).splitlines() or [type(error).__name__])[0]
-    return DataError(f"data.path: cannot read {what}: {reason}")
+    return DataError.of("data.path", f"cannot read {what}: {reason}")

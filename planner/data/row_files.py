@@ -143,12 +143,12 @@ def array_rows(file: Path) -> Iterator[RawRow]:
             for number, (value, read) in enumerate(array_values(stream)):
                 yield RawRow(f"{file}, row {number}", value, read)
     except ValueError as error:
-        raise DataError(
-            f"data.path: {file} begins like a JSON array but is not one ({error}). Correct it, or write one object "
-            "per line"
+        raise DataError.of(
+            "data.path",
+            f"{file} begins like a JSON array but is not one ({error}). Correct it, or write one object per line",
         ) from error
     except RecursionError as error:
-        raise DataError(f"data.path: {file} is nested too deeply") from error
+        raise DataError.of("data.path", f"{file} is nested too deeply") from error
 
 
 # The first match wins. Any file may be one of JSON lines.

@@ -106,7 +106,7 @@ def _load(place: Path) -> SampleSet | None:
     """The samples in a folder, None if they are missing or altered."""
     with contextlib.suppress(OSError, ValueError, AttributeError, KeyError, TypeError):
         facts = json.loads((place / "set.json").read_text(encoding="utf-8"))
-        if why := refusal(facts.get("format"), STORED["samples"]):
+        if why := refusal(facts.get("format"), "samples"):
             _log.warning("%s: %s, so rows are tokenized again", place / "set.json", why)
             return None
         if any(Path(name).name != name for name in facts["columns"]):

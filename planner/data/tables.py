@@ -46,9 +46,10 @@ def load_folder(folder: Path) -> Any:
         DataError: the folder has none, it is broken, or the datasets library is not installed.
     """
     if not (folder / _SPLITS_FILE).is_file() and not (folder / _DATASET_FILE).is_file():
-        raise DataError(
-            f"data.path: {folder} is not a data set folder (written by `save_to_disk` of the datasets library). For "
-            f"files in it, write a glob such as {folder}/*.jsonl"
+        raise DataError.of(
+            "data.path",
+            f"{folder} is not a data set folder (written by `save_to_disk` of the datasets library). For "
+            f"files in it, write a glob such as {folder}/*.jsonl",
         )
     try:
         from datasets import load_from_disk
@@ -78,4 +79,4 @@ def table_rows(table: Any, place: str) -> Iterator[RawRow]:
 
 
 def _missing(library: str, why: str) -> DataError:
-    return DataError(f"data.path: {why}, but {library} is not installed: {how_to_install('hf')}")
+    return DataError.of("data.path", f"{why}, but {library} is not installed: {how_to_install('hf')}")

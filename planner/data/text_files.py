@@ -56,7 +56,7 @@ class TextDataset:
         sizes = [file.stat().st_size + len(END_OF_FILE) for file in files]
         starts = (0, *accumulate(sizes))
         if starts[-1] - len(files) < 2:
-            raise DataError(f"data.path: {path!r} holds no text. A sample needs at least two bytes")
+            raise DataError.of("data.path", f"{path!r} holds no text. A sample needs at least two bytes")
         return cls(
             files=tuple(files),
             starts=starts,
@@ -105,5 +105,5 @@ class TextDataset:
             with opened(file) as stream:
                 content = os.pread(stream.fileno(), wanted, offset)
         if len(content) < wanted:
-            raise DataError(f"data.path: {file} has changed while the run was reading it. Start the run again")
+            raise DataError.of("data.path", f"{file} has changed while the run was reading it. Start the run again")
         return content if wanted == num_bytes else content + END_OF_FILE

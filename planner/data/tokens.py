@@ -87,31 +87,33 @@ def read_header(file: Path, stream: BinaryIO) -> Header:
     """
     head = stream.read(HEADER_BYTES)
     if not head.startswith(_MAGIC):
-        raise DataError(
-            f"data.path: {file} is not a token file. Make one with `planner prepare`, or write data.kind: text or jsonl"
+        raise DataError.of(
+            "data.path",
+            f"{file} is not a token file. Make one with `planner prepare`, or write data.kind: text or jsonl",
         )
     seal, rest = head[len(_MAGIC) :][:64], head[len(_MAGIC) + 64 :]
     if sha256(rest).hexdigest().encode() != seal:
-        raise DataError(f"data.path: {file}: its header is torn or altered. Prepare it again")
+        raise DataError.of("data.path", f"{file}: its header is torn or altered. Prepare it again")
     # The seal is right, so some version of planner wrote this header.
     try:
         value: dict[str, Any] = json.loads(rest)
-        if why := refusal(value.get("format"), FORMAT):
-            raise DataError(f"data.path: {file}: {why}. Use the version that prepared it, or prepare it again")
+        if why := refusal(value.get("format"), "tokens"):
+            raise DataError.of("data.path", f"{file}: {why}. Use the version that prepared it, or prepare it again")
         header = Header(**value)
     except (AttributeError, RecursionError, TypeError, ValueError):
         header = None
     if header is None or not header.is_sound:
-        raise DataError(f"data.path: {file}: its header is not one that planner writes. Prepare it again")
+        raise DataError.of("data.path", f"{file}: its header is not one that planner writes. Prepare it again")
     if header.dtype != "uint8":
-        raise DataError(f"data.path: {file} holds {header.dtype} tokens, and models here read only bytes (uint8)")
+        raise DataError.of("data.path", f"{file} holds {header.dtype} tokens, and models here read only bytes (uint8)")
     if (size := os.fstat(stream.fileno()).st_size) != header.num_bytes:
-        raise DataError(
-            f"data.path: {file} has {size} bytes, and its header says {header.num_bytes}, as after an incomplete copy. "
-            "Copy or prepare it again"
+        raise DataError.of(
+            "data.path",
+            f"{file} has {size} bytes, and its header says {header.num_bytes}, as after an incomplete copy. "
+            "Copy or prepare it again",
         )
     if blocks_digest(stream, header.num_bytes) != header.blocks_sha256:
-        raise DataError(f"data.path: {file}: its content was altered after it was prepared. Prepare it again")
+        raise DataError.of("data.path", f"{file}: its content was altered after it was prepared. Prepare it again")
     return header
 
 
@@ -150,7 +152,9 @@ class TokensDataset:
         """
         _, files = resolve(path)
         if len(files) != 1:
-            raise DataError(f"data.path: {path!r} names {len(files)} files. Write the one that `planner prepare` made")
+            raise DataError.of(
+                "data.path", f"{path!r} names {len(files)} files. Write the one that `planner prepare` made"
+            )
         with opened(files[0]) as stream:
             header = read_header(files[0], stream)
             mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
@@ -186,13 +190,17 @@ class TokensDataset:
         """
         # Reading a page beyond the end of the file would kill the process (SIGBUS).
         if self.mapped.size() != self.header.num_bytes:
-            raise DataError(f"data.path: {self.file} has changed while the run was reading it. Start the run again")
+            raise DataError.of(
+                "data.path", f"{self.file} has changed while the run was reading it. Start the run again"
+            )
         if self.header.kind == "stream":
             start = row * self.context
             return self.ids[start : start + self.context + 1]
         start, stop = int(self.starts[row]), int(self.starts[row + 1])
         if not start + 2 <= stop <= self.header.num_tokens:
-            raise DataError(f"data.path: {self.file}: its table of rows was altered at row {row}. Prepare it again")
+            raise DataError.of(
+                "data.path", f"{self.file}: its table of rows was altered at row {row}. Prepare it again"
+            )
         return self.ids[start : min(stop, start + self.context + 1)]
 
     def evidence(self, row: int) -> RowContribution:
@@ -211,5 +219,5 @@ class TokensDataset:
 def _reopen(path: str, context: int, fingerprint: str) -> TokensDataset:
     dataset = TokensDataset.open(path, context)
     if dataset.fingerprint != fingerprint:
-        raise DataError(f"data.path: {path} was replaced while the run was reading it. Start the run again")
+        raise DataError.of("data.path", f"{path} was replaced while the run was reading it. Start the run again")
     return dataset

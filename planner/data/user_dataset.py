@@ -137,10 +137,10 @@ def _module(path: str) -> ModuleType:
     """Import the file under its own name, so that loader processes find its classes when they unpickle a data set."""
     file = Path(path).resolve()
     if not file.is_file():
-        raise DataError(f"data.path: no Python file at {path!r}{place_text(path)}. Write NAME.py")
+        raise DataError.of("data.path", f"no Python file at {path!r}{place_text(path)}. Write NAME.py")
     if file.suffix != ".py" or not file.stem.isidentifier():
-        raise DataError(
-            f"data.path: no Python file at {path!r} that can be imported. Write NAME.py, without dots or dashes"
+        raise DataError.of(
+            "data.path", f"no Python file at {path!r} that can be imported. Write NAME.py, without dots or dashes"
         )
     found = sys.modules.get(file.stem) or importlib.util.find_spec(file.stem)
     origin = getattr(found, "origin", None) or getattr(found, "__file__", None)

@@ -11,13 +11,12 @@ from pathlib import Path
 from types import FrameType
 
 from planner.events.event import Event
-from planner.train.hooks import Note
 
 _stop = threading.Event()
 _must_commit = threading.Event()
 _release = threading.Event()
 _lock = threading.Lock()
-_messages: list[Note] = []
+_messages: list[Event] = []
 
 PARKED = "planner_parked"
 """metric key of a report: this worker has committed everything, or copied it into memory, and waits"""
@@ -92,11 +91,11 @@ def may_hold() -> bool:
 def post_note(event: Event) -> None:
     """Queue an event for the run's ledger."""
     with _lock:
-        _messages.append(Note(event=event))
+        _messages.append(event)
 
 
-def messages() -> list[Note]:
-    """The notes queued since the last call, oldest first."""
+def messages() -> list[Event]:
+    """The events queued since the last call, oldest first."""
     with _lock:
         found = _messages.copy()
         _messages.clear()

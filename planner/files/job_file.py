@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from planner.base.format_versions import STORED, refusal
+from planner.base.format_versions import refusal
 from planner.errors import printable
 from planner.files.loader import Unreadable, read_text
 from planner.files.messages import InvalidValue, KeyPath, Mistake, dotted, job_error, quote, show
@@ -73,7 +73,7 @@ def _take_format(mapping: dict[str, Any], reader: Reader) -> None:
     """Remove and check the key `format`, which only jobs stored by a run have."""
     if "format" not in mapping or isinstance(found := mapping.pop("format"), InvalidValue):
         return
-    if why := refusal(found, STORED["jobs"]):
+    if why := refusal(found, "jobs"):
         reader.mistakes.append(Mistake(path=("format",), text=f"{why}. Use the version that wrote it"))
 
 

@@ -9,14 +9,18 @@ OTHER_ACCELERATORS = frozenset({"FURIOSA", "HPU", "MBLT", "NPU", "RBLN", "TPU", 
 """the accelerators that Ray knows beside GPUs. planner trains on none of them"""
 
 _CORES, _GPUS = "CPU cores belong in workers.cpus", "GPUs belong in workers.gpus"
+# Name -> what it is, and what to write.
 _PLACES = {
-    "CPU": f"{_CORES}. Write them there",
-    "GPU": f"{_GPUS}. Write them there",
-    "memory": "planner reserves no memory for a worker. Remove it, or raise workers.cpus for fewer workers per node",
-    "object_store_memory": "workers take nothing of Ray's object store. Remove it",
-    "bundle": "Ray keeps the name bundle for itself. Write the name of a custom resource",
+    "CPU": (_CORES, "Write them there"),
+    "GPU": (_GPUS, "Write them there"),
+    "memory": (
+        "planner reserves no memory for a worker",
+        "Remove it, or raise workers.cpus for fewer workers per node",
+    ),
+    "object_store_memory": ("workers take nothing of Ray's object store", "Remove it"),
+    "bundle": ("Ray keeps the name bundle for itself", "Write the name of a custom resource"),
     **{
-        name: f"{name} names an accelerator, and planner trains only on GPUs (workers.gpus) and CPUs. Remove it"
+        name: (f"{name} names an accelerator, and planner trains only on GPUs (workers.gpus) and CPUs", "Remove it")
         for name in OTHER_ACCELERATORS
     },
 }
@@ -26,7 +30,7 @@ NOT_CUSTOM = tuple(sorted(_PLACES))
 """names that an editor can refuse by the job file's schema"""
 # Ray takes these as custom resources, but people write them when they mean others.
 _NEAR = {
-    **{name.lower(): _PLACES[name] for name in (*OTHER_ACCELERATORS, "memory")},
+    **{name.lower(): _PLACES[name][0] for name in (*OTHER_ACCELERATORS, "memory")},
     **dict.fromkeys(("cpu", "cpus", "num_cpus"), _CORES),
     **dict.fromkeys(("gpu", "gpus", "num_gpus", "nvidia.com/gpu"), _GPUS),
 }
@@ -35,7 +39,7 @@ _NEAR = {
 def refusal(name: str) -> str:
     """Why Ray does not take `name` as a custom resource, and what to write. Empty if Ray takes it."""
     if name in _PLACES:
-        return _PLACES[name]
+        return ". ".join(_PLACES[name])
     if name.startswith("node:"):
         return f"{name} is Ray's own resource of one node. Remove it, because a run moves between nodes"
     if _HELD.fullmatch(name):
@@ -51,5 +55,4 @@ def refusal(name: str) -> str:
 
 def hint(name: str) -> str:
     """Where the amount belongs that a custom resource of this name probably stands for. Empty for other names."""
-    text = _NEAR.get(name.lower(), "") if not refusal(name) else ""
-    return text.partition(". ")[0]
+    return _NEAR.get(name.lower(), "") if not refusal(name) else ""

@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
+from planner.events.resuming import ScheduleMoved
+from planner.events.training import DurationConverted, SamplesRepeat
 from planner.job import Job, OwnOptimizer, Schedule, Train
-from planner.job.duration import Duration, RunLength, in_examples, in_steps, is_convertible, parse
+from planner.job.duration import Duration, RunLength, in_steps, is_convertible, parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,15 +53,15 @@ def lengths(job: Job, num_samples: int) -> StepSchedule:
     )
 
 
-def conversions(job: Job, num_samples: int = 0) -> tuple[str, ...]:
-    """One line for each duration that is not in steps, such as `warmup 10% = 20 steps (1280 examples)`.
+def conversions(job: Job, num_samples: int = 0) -> tuple[DurationConverted, ...]:
+    """One for each duration that is not in steps, such as `warmup 10%`.
 
     Args:
         job: any job.
-        num_samples: samples of one epoch. With 0, the lines of durations that need the data say so.
+        num_samples: samples of one epoch. With 0, durations that need the data have no steps.
     """
     run = _run_length(job, num_samples)
-    lines = []
+    found = []
     for name, length in _named(job):
         if length.unit == "steps":
             continue
@@ -69,16 +71,14 @@ def conversions(job: Job, num_samples: int = 0) -> tuple[str, ...]:
             number = in_steps(length, run)
         else:
             number = 0
-        if number or not length.amount:
-            steps = Duration(amount=Fraction(number), unit="steps")
-            lines.append(f"{name} {length} = {steps} ({in_examples(steps, run.global_batch)})")
-        else:
-            lines.append(f"{name} {length}, in steps once the data is open")
-    return tuple(lines)
+        steps = number if number or not length.amount else None
+        examples = None if steps is None else steps * run.global_batch
+        found.append(DurationConverted(duration=name, given=str(length), steps=steps, examples=examples))
+    return tuple(found)
 
 
-def repeated_data_note(job: Job, num_samples: int) -> str:
-    """A note for a job whose step is larger than an epoch: samples repeat within a step. Else empty.
+def repeated_samples(job: Job, num_samples: int) -> SamplesRepeat | None:
+    """Which samples repeat within a step, if it is larger than an epoch. Else None.
 
     Args:
         job: any job.
@@ -86,13 +86,10 @@ def repeated_data_note(job: Job, num_samples: int) -> str:
     """
     size, steps = job.batch.global_batch, total_steps(job, num_samples)
     if size <= num_samples:
-        return ""
-    note = f"batch.global {size} is larger than an epoch of {num_samples} samples, so every step repeats some of them"
-    if job.train.epochs is None:
-        return note
-    wanted = _epochs(job.train.epochs) * num_samples
-    more = steps * size / wanted - 1
-    return f"{note}. {steps} steps use {steps * size} samples, {float(more):.0%} more than train.epochs asks for"
+        return None
+    epochs = job.train.epochs
+    more = None if epochs is None else float(steps * size / (_epochs(epochs) * num_samples) - 1)
+    return SamplesRepeat(global_batch=size, num_samples=num_samples, steps=steps, more=more)
 
 
 def _run_length(job: Job, num_samples: int) -> RunLength:
@@ -145,8 +142,8 @@ def _shape(schedule: Schedule, progress: float) -> float:
     return 1.0
 
 
-def schedule_change_note(before: Job, now: Job, num_samples: int, step: int, planned_steps: int) -> str:
-    """A note if a resume with another number of steps changes the learning rate of the next step. Else empty.
+def moved_schedule(before: Job, now: Job, num_samples: int, step: int, planned_steps: int) -> ScheduleMoved | None:
+    """What another number of steps does to the learning rate of the next step. None if a resume changes nothing.
 
     Args:
         before: the job that the run was made with.
@@ -156,7 +153,7 @@ def schedule_change_note(before: Job, now: Job, num_samples: int, step: int, pla
         planned_steps: the total steps of the run before the resume.
     """
     if before.train.schedule != now.train.schedule or before.train.optimizer != now.train.optimizer or now.is_own:
-        return ""
+        return None
     length = lengths(now, num_samples)
     warmup = in_steps(
         parse(before.train.schedule.warmup),
@@ -169,8 +166,12 @@ def schedule_change_note(before: Job, now: Job, num_samples: int, step: int, pla
     )
     new = learning_rate(now.train, min(step, length.total_steps - 1), length)
     if length.total_steps == planned_steps or old == new:
-        return ""
-    return (
-        f"train.schedule: {now.train.schedule.kind} now ends at step {length.total_steps} instead of {planned_steps}, "
-        f"so the learning rate of step {step} changes from {old:.3g} to {new:.3g}"
+        return None
+    return ScheduleMoved(
+        schedule=now.train.schedule.kind,
+        end_step=length.total_steps,
+        old_end_step=planned_steps,
+        step=step,
+        lr=new,
+        old_lr=old,
     )

@@ -112,15 +112,15 @@ def _label_phase(axes: Axes, phase: Phase, room: float, second: float, size: Siz
             weight="bold",
         )
     small = size.font - 1
-    if lines := fitted(split_text(phase.shares), room / (small * _CHARACTER)):
+    if lines := fitted(phase.shares, room / (small * _CHARACTER)):
         axes.annotate(lines, middle, (0, -6), textcoords="offset points", ha="center", va="top", size=small)
 
 
-def fitted(split: str, characters: float) -> str:
+def fitted(shares: Sequence[tuple[int, int]], characters: float) -> str:
     """A split in as many lines as its width needs. Empty if there is no room for its longest line."""
-    if len(split) <= characters:
+    if len(split := split_text(shares)) <= characters:
         return split
-    lines = split.split(" + ")
+    lines = [split_text([share]) for share in shares]
     lines = [*(f"{line} +" for line in lines[:-1]), lines[-1]]
     return "\n".join(lines) if max(map(len, lines)) <= characters and len(lines) <= 3 else ""
 

@@ -6,7 +6,7 @@ This package does not know time, randomness, files, torch or Ray. It takes numbe
 from planner.plan.capacity_history import CapacityAt
 from planner.plan.factory import BatchSizes, make_plan
 from planner.plan.growth import KEPT_PROCESSES, NEW_PROCESSES, ResizeCost
-from planner.plan.interval import Interval, checkpoint_interval
+from planner.plan.interval import checkpoint_interval
 from planner.plan.node_packing import Resources, WorkerRange, worker_range, workers_on_node
 from planner.plan.plan import Plan
 from planner.plan.revise import Decision, Situation, revise, useful_workers, worth_asking
@@ -28,7 +28,6 @@ __all__ = [
     "BatchSizes",
     "CapacityAt",
     "Decision",
-    "Interval",
     "Plan",
     "ResizeCost",
     "Resources",

@@ -1,9 +1,8 @@
 """How often to commit, from the measured rate of losses and the cost of a save, and how often to copy the state."""
 
 import math
-from dataclasses import dataclass
 
-from planner.base.text import counted, duration
+from planner.events.saves import MeasuredInterval
 
 # The prior: one loss without notice in one hour. Spot traces of groups of 12 to 24 nodes (Bamboo, Parcae) show 400 to
 # 3,000 s between losses of any kind. Most of those have notice and cost nothing. On-demand machines last for weeks.
@@ -17,18 +16,9 @@ COPY_SHARE = 0.02
 """of training time that copies into the keepers' memory may take"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Interval:
-    """Steps between commits, with the reason as text."""
-
-    steps: int
-    reason: str
-    """a phrase that begins with `about every`"""
-
-
 def checkpoint_interval(
     *, save_s: float, step_s: float, losses: int, observed_s: float, write_s: float = 0.0
-) -> Interval:
+) -> MeasuredInterval:
     """The commit interval that loses least time to saves and to repeated work, in whole steps, at least 1.
 
     mean time between losses   M = (observed + 1 h) / (losses + 1)
@@ -56,18 +46,15 @@ def checkpoint_interval(
     least_s = save_s * (1 / _MOST_SAVING - 1)
     # Not below the time to write a save, or the next one would wait for it.
     steps = max(1, round(max(_daly_s(save_s, between_losses_s), least_s) / step_s), math.ceil(write_s / step_s))
-    work_s = steps * step_s
-    overhead = save_s / (work_s + save_s)
-    background = f" and is durable after {duration(write_s)}" if write_s > save_s else ""
-    undone_s = work_s / 2 + max(write_s - save_s, 0.0)
-    reason = (
-        f"about every {duration(work_s)}, {counted(steps, 'step')} now: a save costs {duration(save_s)}, "
-        f"{overhead:.1%} of the time{background}, and a loss without notice undoes {duration(undone_s)} on average. "
-        "One in "
-        f"{duration(between_losses_s)} is expected ({losses} in {duration(observed_s)} so far, and one an hour assumed "
-        "beforehand)"
+    return MeasuredInterval(
+        steps=steps,
+        work_s=steps * step_s,
+        save_s=save_s,
+        write_s=write_s,
+        between_losses_s=between_losses_s,
+        losses=losses,
+        observed_s=observed_s,
     )
-    return Interval(steps=steps, reason=reason)
 
 
 def copy_interval(copy_s: float, step_s: float, share: float = COPY_SHARE) -> int:

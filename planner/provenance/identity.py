@@ -3,13 +3,14 @@
 No torch, no Ray.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import Any
 
 from planner.data.base import AnyDataset, Progress, no_progress
 from planner.data.open import open_dataset
 from planner.errors import ResumeRefused, UserError
+from planner.events.resuming import ChangeAccepted, SettingChanged
 from planner.job import HfModel, Job
 from planner.order.order import Order
 from planner.plan import BatchSizes, Plan, make_plan
@@ -96,17 +97,24 @@ def parse_accept(fields: Iterable[str]) -> frozenset[str]:
     return named
 
 
-def job_changes(before: Job, now: Job) -> dict[str, str]:
-    """Return dotted key -> `old -> new`, for every setting of the job file that differs."""
+def job_changes(before: Job, now: Job) -> list[SettingChanged]:
+    """Every setting of the job file that differs, sorted by its dotted key."""
     old, new = _flat(job_values(before)), _flat(job_values(now))
     keys = (key for key in sorted({*old, *new}) if old.get(key, {}) != new.get(key, {}))
-    return {key: f"{old.get(key, 'nothing')} -> {new.get(key, 'nothing')}" for key in keys}
+    return [
+        SettingChanged(setting=key, before=str(old.get(key, "nothing")), now=str(new.get(key, "nothing")))
+        for key in keys
+    ]
 
 
 def require_same(
-    before: TrainingIdentity, now: TrainingIdentity, changes: dict[str, str], accept: frozenset[str], where: str
-) -> list[str]:
-    """Check that a job may resume a run, and return what differs, one text each.
+    before: TrainingIdentity,
+    now: TrainingIdentity,
+    changes: Sequence[SettingChanged],
+    accept: frozenset[str],
+    where: str,
+) -> list[ChangeAccepted]:
+    """Check that a job may resume a run, and return what differs and is accepted.
 
     Raises:
         ResumeRefused: the identity differs in a field that the user has not accepted by name.
@@ -120,7 +128,8 @@ def require_same(
             f"{where}: the run was made with another {_enumerated(refused)} ({reasons}). Change {it} back, "
             f"choose another checkpoint.path, or accept {it}: {' '.join(f'--accept {field}' for field in refused)}"
         )
-    return [f"{field}: accepted by name" for field in differing] + [f"{k}: {change}" for k, change in changes.items()]
+    old, new = before.model_dump(), now.model_dump()
+    return [ChangeAccepted(field=field, before=str(old[field]), now=str(new[field])) for field in differing]
 
 
 def require_same_first_weights(before: TrainingIdentity, now: TrainingIdentity, job: Job, where: str) -> None:
@@ -147,7 +156,7 @@ def _draws_again(job: Job) -> bool:
     return job.reference.source != "none" and job.reference.model is None
 
 
-def require_same_model(before: str, now: str, accept: frozenset[str], where: str) -> list[str]:
+def require_same_model(before: str, now: str, accept: frozenset[str], where: str) -> list[ChangeAccepted]:
     """Compare the fingerprints of a job's model files with those of the run, and return an accepted change.
 
     A checkpoint holds no frozen weights, no reference and no configuration. An empty fingerprint is not compared.
@@ -162,12 +171,16 @@ def require_same_model(before: str, now: str, accept: frozenset[str], where: str
             f"{where}: the run was made with other model files (at model.path, or the reference's). "
             f"Put them back, choose another checkpoint.path, or accept these: --accept {MODEL}"
         )
-    return ["the model's files: others, accepted by name"]
+    return [ChangeAccepted(field="model-files", before=before, now=now)]
 
 
-def _reasons(field: str, changes: dict[str, str]) -> list[str]:
+def _reasons(field: str, changes: Sequence[SettingChanged]) -> list[str]:
     """What changed a field of the identity, one text each."""
-    found = [f"{key}: {change}" for key, change in changes.items() if key.startswith(_DECIDED_BY[field])]
+    found = [
+        f"{change.setting}: {change.before} -> {change.now}"
+        for change in changes
+        if change.setting.startswith(_DECIDED_BY[field])
+    ]
     # Settings decide every field except the data. If the run's job is not known, no change was found.
     unseen = f"{field}: the old one is not known"
     return found or ["the files at data.path, or the tokenizer's, have changed" if field == "data" else unseen]

@@ -9,6 +9,7 @@ from planner.provenance.lineage import Lineage, Segment, check_discarded, header
 from planner.provenance.manifests import Manifests
 from planner.store.commit_names import named
 from planner.store.ledger import recorded_commits, segment_lines, segment_name
+from planner.store.records import GenerationRecord
 from planner.store.run_folder import RunFolder, commit_of
 
 
@@ -18,8 +19,20 @@ def check_identity(segments: Sequence[Segment]) -> list[str]:
         f"generation {after.generation}: another {field} than before, and nobody accepted it"
         for before, after in pairwise(segment.header for segment in segments)
         for field in before.identity.differences(after.identity)
-        if not any(change.startswith(f"{field}: ") for change in after.changed)
+        if field not in _accepted(after)
     ]
+
+
+def _accepted(header: GenerationRecord) -> set[str]:
+    """The fields of the identity whose change the user accepted."""
+    if header.format >= _ACCEPTED_AS_FIELDS:
+        return {change.field for change in header.accepted}
+    # Earlier formats have texts alone, such as `seed: accepted by name`.
+    return {change.partition(": ")[0] for change in header.changed}
+
+
+# The first format of the ledger whose headers have `accepted`.
+_ACCEPTED_AS_FIELDS = 3
 
 
 def check_records(run: RunFolder, lineage: Lineage, known: Sequence[str]) -> list[str]:

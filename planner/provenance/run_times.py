@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, fields
 
+from planner.events.waited import Waited
 from planner.store.records import (
     CommitRecord,
     EvalRecord,
@@ -115,6 +116,8 @@ class RunClock:
         if isinstance(record, MeasurementRecord):
             self._is_starting = False
         else:
-            waited_s = min(record.waited_s, self._spent["paused_s"])
+            told = record.told
+            waited_s = told.waited_s if isinstance(told, Waited) else record.waited_s  # formats 1 and 2 have a field
+            waited_s = min(max(waited_s, 0.0), self._spent["paused_s"])
             self._spent["paused_s"] -= waited_s
             self._spent["waiting_s"] += waited_s

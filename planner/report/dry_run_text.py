@@ -15,6 +15,7 @@ from planner.report.plan_table import plan_object, plan_table
 from planner.report.text_columns import hanging
 from planner.runner.dry_run import Forecast
 from planner.runner.start import Start
+from planner.wording.event_text import text_of
 
 _WRITTEN = "run.json, status.json, jobs, drivers, generations, ledger, manifests, held, checkpoints, ray"
 NOTHING_DONE = "dry run: nothing was started, nothing was written"
@@ -33,7 +34,7 @@ def dry_run_text(start: Start, ahead: Forecast, width: int | None = None) -> lis
         *(("warning", text) for text in start.passed_over),
         ("steps", f"{_steps(start)}, {counted(job.batch.global_batch, 'sample')} each"),
         *(("changed", change) for change in start.changes),
-        *(("length", conversion) for conversion in conversions(job, start.num_samples)),
+        *(("length", text_of(event)) for event in conversions(job, start.num_samples)),
         *_labelled("gradient", _gradient(job, ahead)),
         ("commits", f"{pace}, files kept for the newest {job.checkpoint.keep}"),
         ("copies", _copies(job)),
@@ -123,7 +124,7 @@ def dry_run_json(start: Start, ahead: Forecast) -> str:
         "passed_over": start.passed_over,
         "total_steps": start.total_steps,
         "changes": start.changes,
-        "conversions": conversions(start.job, start.num_samples),
+        "conversions": tuple(map(text_of, conversions(start.job, start.num_samples))),
         "gradient": _gradient(start.job, ahead),
         "cluster": ahead.cluster,
         "waits": ahead.waits,

@@ -5,11 +5,13 @@ import json
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from planner.base.text import counted
 from planner.errors import PlanError, printable
+from planner.events.saves import CommitInterval
+from planner.events.training import GenerationStopped
 from planner.job import Model, Objective
 from planner.provenance.identity import recorded_plan
 from planner.report.plan_table import split_text
@@ -28,6 +30,8 @@ from planner.store.records import (
 from planner.store.run_folder import commit_of
 from planner.store.run_status import FRESH_S
 from planner.store.survey import SegmentEnds, Survey
+from planner.wording.event_text import text_of
+from planner.wording.training_events import interval_text
 
 State = Literal["running", "elsewhere", "finished", "stopped", "broken"]
 
@@ -46,6 +50,10 @@ class Event:
     time_s: float | None
     """since the epoch, or None if not known. The time of an evaluation is computed from the durations on record"""
     text: str
+    event: str = ""
+    """its kind (`planner.events`). Empty for a record that is no event, and in ledgers of formats 1 and 2"""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """of the event, as they are stored"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +203,8 @@ def _story(segments: Sequence[SegmentEnds]) -> tuple[RunView, tuple[Event, ...]]
         for record in _records(segment):
             time_s = time_after(record, time_s)
             view, lines = fold(view, [record])
-            events += (Event(time_s=time_s, text=line) for line in lines)
+            name, facts = (record.event, record.facts) if isinstance(record, EventRecord) else ("", {})
+            events += (Event(time_s=time_s, text=line, event=name, facts=facts) for line in lines)
     return view, tuple(events)
 
 
@@ -237,7 +246,7 @@ def run_detail(survey: Survey) -> RunDetail:
         data=identity.data if identity else "",
         error=survey.failure.text if survey.failure else "",
         traceback=survey.failure.traceback if survey.failure else "",
-        passed_over=survey.passed_over,
+        passed_over=tuple(map(text_of, survey.not_used)),
         driver=_driver_text(survey),
         samples_per_s=view.samples_per_s,
         speed=view.speed,
@@ -245,7 +254,7 @@ def run_detail(survey: Survey) -> RunDetail:
         commit_write_s=commit.write_s if commit else 0.0,
         loss=view.loss,
         metrics=view.metrics,
-        interval=_interval(survey, events),
+        interval=_interval(survey),
         kept_steps=tuple(sorted(step for step, _ in map(commit_of, survey.kept))),
         num_commits=survey.num_commits,
         num_generations=survey.num_generations,
@@ -281,12 +290,14 @@ def _driver_text(survey: Survey) -> str:
     return process if survey.driver == "alive" else f"none now, the last was {process}"
 
 
-def _interval(survey: Survey, events: Sequence[Event]) -> str:
+def _interval(survey: Survey) -> str:
     every = survey.job.checkpoint.every if survey.job else ""
     if every != "auto":
         return f"every {every}" if every else ""
-    told = [event.text for event in events if event.text.startswith("commits ")]
-    return f"auto: {told[-1].removeprefix('commits ')}" if told else "auto"
+    records = (record for segment in survey.segments for record in _records(segment))
+    told = (record.told for record in records if isinstance(record, EventRecord))
+    intervals = [event for event in told if isinstance(event, CommitInterval)]
+    return f"auto: {interval_text(intervals[-1])}" if intervals else "auto"
 
 
 def _resume(survey: Survey, summary: RunLine) -> str:
@@ -335,7 +346,7 @@ def _ended(segment: SegmentEnds, header: GenerationRecord, end_step: int, *, is_
     if is_running:
         return "running"
     last = segment.tail[-1] if segment.tail else header
-    if isinstance(last, EventRecord) and last.message.startswith("stopped: "):
+    if isinstance(last, EventRecord) and last.event == GenerationStopped.name:
         return last.message
     if segment.committed_step == header.total_steps:
         return "finished"

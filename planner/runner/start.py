@@ -21,7 +21,7 @@ from planner.dispatch.token_file import token_warning
 from planner.dispatch.worker import MakeHooks, worker_hooks
 from planner.errors import DataError, StoreError
 from planner.job import HfModel, Job
-from planner.job.step_schedule import repeated_data_note, schedule_change_note, total_steps
+from planner.job.step_schedule import moved_schedule, repeated_samples, total_steps
 from planner.local_cluster.embedded import require_platform
 from planner.order.order import Order
 from planner.provenance.identity import identity_of, job_changes, open_data, require_same, require_same_first_weights
@@ -35,6 +35,8 @@ from planner.store.records import Manifest
 from planner.store.run_folder import RunFolder
 from planner.store.run_place import file_in_the_way, require_run_place
 from planner.store.storage import Storage
+from planner.wording.event_text import text_of
+from planner.wording.training_events import adapters_text, repeat_text
 
 SILENT = Display()
 
@@ -154,7 +156,7 @@ def plan_start(
         num_samples=num_samples,
         total_steps=total,
         committed=newest.manifest,
-        passed_over=tuple(newest.notes),
+        passed_over=tuple(map(text_of, newest.not_used)),
         data_notes=_data_notes(job, data),
         notes=tuple(filter(None, [adapters and f"model: {adapters}"])),
         changes=changes,
@@ -243,10 +245,10 @@ def _adapters(job: Job) -> str:
     model = job.model
     if not isinstance(model, HfModel) or model_files.folder_here(model.path, model.revision) is None:
         return ""
-    from planner.train.models.hf import adapters_text, build_on_meta  # torch and transformers
+    from planner.train.models.hf import adapters_of, build_on_meta  # torch and transformers
 
     built, _ = build_on_meta(model)
-    return adapters_text(built) if model.lora is not None else ""
+    return adapters_text(adapters_of(built)) if model.lora is not None else ""
 
 
 def _data_here(job: Job, display: Display, *, must: bool) -> tuple[AnyDataset, Order] | None:
@@ -269,7 +271,8 @@ def _data_notes(job: Job, data: tuple[AnyDataset, Order] | None) -> tuple[str, .
     if data is None:
         return ()
     dataset, order = data
-    return (*map(as_submitted, dataset.notes), *filter(None, [repeated_data_note(job, order.num_samples)]))
+    repeated = repeated_samples(job, order.num_samples)
+    return (*map(as_submitted, dataset.notes), *([repeat_text(repeated)] if repeated else []))
 
 
 def _changes(
@@ -282,11 +285,10 @@ def _changes(
     """
     where, (dataset, order) = run.storage.url, data
     before = run.job_if_known(committed.job_digest)
-    changes = job_changes(before, job) if before else {}
+    changes = job_changes(before, job) if before else []
     identity = identity_of(job, dataset, order)
     require_same_first_weights(committed.identity, identity, job, where)
-    differing = require_same(committed.identity, identity, changes, accept, where)
-    if before is None:
-        return tuple(differing)
-    rate = schedule_change_note(before, job, order.num_samples, committed.step, committed.total_steps)
-    return (*differing, rate) if rate else tuple(differing)
+    differing = [*require_same(committed.identity, identity, changes, accept, where), *changes]
+    total = committed.total_steps
+    moved = moved_schedule(before, job, order.num_samples, committed.step, total) if before else None
+    return tuple(map(text_of, [*differing, moved] if moved else differing))

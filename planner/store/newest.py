@@ -12,8 +12,8 @@ so only the workers, which share them, check digests before they resume.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from planner.base.text import counted
 from planner.errors import ManifestMismatch, NewerFormat, StoreError, Unreachable
+from planner.events.resuming import CommitNotUsed
 from planner.store.commit_names import commit_of, rank
 from planner.store.records import Manifest
 from planner.store.run_folder import RunFolder
@@ -32,19 +32,14 @@ class Newest:
     """newer commits that the ledger records and that have no manifest, oldest first"""
 
     @property
-    def notes(self) -> list[str]:
-        """A text for each newer commit that is lost or not good: why, and how many steps are done again."""
-        lost = [f"commit {name} is lost: the ledger records it, but its manifest is gone" for name in self.lost]
-        refused = [f"commit {name} was passed over: {error}" for name, error in self.passed_over]
-        names = (*self.lost, *(name for name, _ in self.passed_over))
-        texts = zip(names, (*lost, *refused), strict=True)
-        return [f"{text}. {self._instead(commit_of(name)[0])}" for name, text in texts]
-
-    def _instead(self, step: int) -> str:
-        """Where a run begins in place of the commit at `step`."""
+    def not_used(self) -> list[CommitNotUsed]:
+        """One for each newer commit that is lost or not good: why, and how many steps are done again."""
         begin = self.manifest.step if self.manifest else 0
-        again = f", and does {counted(step - begin, 'step')} again" if step > begin else ""
-        return f"Without it, the run resumes from step {begin}{again}"
+        reasons = (*((name, None) for name in self.lost), *((name, str(error)) for name, error in self.passed_over))
+        return [
+            CommitNotUsed(commit=name, reason=reason, resume_step=begin, again=max(commit_of(name)[0] - begin, 0))
+            for name, reason in reasons
+        ]
 
 
 def newest_named(run: RunFolder) -> str:

@@ -3,12 +3,14 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from planner.base.format_versions import STORED, refusal
 from planner.errors import NewerFormat, StoreError
+from planner.events.event import Event, event_of
 from planner.plan.plan import canonical_mode
 
 NO_HEAD = "0" * 64
@@ -36,7 +38,7 @@ def require_format(found: object, what: str, where: str) -> None:
     Raises:
         NewerFormat: this version of planner does not read that format.
     """
-    if why := refusal(found, STORED[what]):
+    if why := refusal(found, what):
         raise NewerFormat(f"{where}: {why}. Use the version that wrote it, or start again with another checkpoint.path")
 
 
@@ -79,6 +81,15 @@ class RunId(Sealed):
     created_s: float
 
 
+class AcceptedChange(StoredModel):
+    """A change that the user accepted by name (`planner.events.resuming.ChangeAccepted`)."""
+
+    field: str
+    """of the identity, or `device`, or `model-files`"""
+    before: str
+    now: str
+
+
 class GenerationRecord(StoredModel):
     """The header of a segment, its first record. It describes one generation: one worker group at one world size."""
 
@@ -105,8 +116,11 @@ class GenerationRecord(StoredModel):
     total_steps: Count
     num_samples: Count
     facts: dict[str, Any]
+    accepted: tuple[AcceptedChange, ...] = Field(default=(), strict=False)
+    """what makes a run the same run, differs from the parent's, and was accepted by name. Empty in formats 1 and 2"""
     changed: tuple[str, ...] = Field(strict=False)
-    """what differs from the parent's job, as text for people"""
+    """everything that differs from the parent's job, and the commits that were passed over, as people were told. Code
+    reads it only in formats 1 and 2 (`planner.provenance.run_checks`)"""
     launch_id: str = ""
     """of its driver. All generations of one launch share it"""
     launched_s: float = 0.0
@@ -176,9 +190,16 @@ class EventRecord(StoredModel):
     facts: dict[str, Any] = {}
     message: str
     """for people. No code reads it"""
-    waited_s: float = Field(default=0.0, ge=0)
-    """seconds before this generation in which there was room for fewer workers than `workers.min`"""
+    waited_s: float = Field(default=0.0, ge=0, exclude=True)
+    """seconds without room before this generation, only in formats 1 and 2. Later ones have the event `waited`"""
     time_s: float
+
+    @property
+    def told(self) -> Event | None:
+        """The event. None in formats 1 and 2, and if this version of planner has no such kind or other facts."""
+        with suppress(ValueError, TypeError, RecursionError):
+            return event_of(self.event, self.facts)
+        return None
 
 
 class MeasurementRecord(StoredModel):

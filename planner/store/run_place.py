@@ -154,10 +154,11 @@ def _trying(storage: Storage, what: str) -> Iterator[None]:
         if (full := no_room(error)) is not None:
             raise DiskFull(storage.disk_full_text(full, "a small file", len(_FIRST))) from error
         cause = error.__cause__
-        reason = reason_of(cause or error).removeprefix(f"{storage.url}: ")
+        if cause is None:  # the store itself refuses, and says why
+            raise
         if isinstance(cause, OSError) and cause.filename2 is not None:
             what = "rename a file" if what == "write" else "make a hard link to a file"
-        raise StoreError(f"{storage.url}: cannot {what} there ({reason}). {_ADVICE}") from error
+        raise StoreError(f"{storage.url}: cannot {what} there ({reason_of(cause)}). {_ADVICE}") from error
 
 
 def _missing_folders(storage: Storage) -> list[Path]:

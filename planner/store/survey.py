@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from planner.errors import NewerFormat, StoreError
+from planner.events.resuming import CommitNotUsed
 from planner.job import Job
 from planner.store.code_failure import CodeFailure, read_failure
 from planner.store.lease import driver_state, newest_lease
@@ -64,8 +65,8 @@ class Survey:
     """what the controller of that driver says. None if the driver is not alive here, or if there is no status"""
     newest: Manifest | None = None
     """the newest commit that can be read and whose files exist"""
-    passed_over: tuple[str, ...] = ()
-    """newer commits that are lost or damaged, and what a start does instead, one text each"""
+    not_used: tuple[CommitNotUsed, ...] = ()
+    """newer commits that are lost or damaged, and what a start does instead"""
     num_commits: int = 0
     kept: tuple[str, ...] = ()
     """names of the commits whose files exist, oldest first"""
@@ -134,7 +135,7 @@ def survey(url: str, most_generations: int = 1) -> Survey:
         driver=driver,
         live=_live(run.storage, lease) if driver == "alive" else None,
         newest=manifest,
-        passed_over=tuple(newest.notes) if newest else (),
+        not_used=tuple(newest.not_used) if newest else (),
         num_commits=len(names),
         kept=kept,
         num_generations=len(numbers),

@@ -1,8 +1,23 @@
-"""Why one generation ended and the next one began."""
+"""Why one generation ended and the next one began, by the kinds of events on record.
+
+Ledgers of formats 1 and 2 have texts and no kinds. Then worker counts and headers alone give the causes.
+"""
 
 from planner.base.text import counted
+from planner.events.event import Event
+from planner.events.failures import MemoryLost, NodesLost, WorkersFailed
+from planner.events.saves import LoadedFromMemory
+from planner.events.sizing import Resized, Resizes
+from planner.events.stopping import HeldStepLost, Notice
 from planner.store.records import GenerationRecord
 from planner.story.values import Change, Phase
+
+_DECISIONS = frozenset({Notice.name, Resizes.name})
+"""kinds that end a generation"""
+_ABOUT_THE_CHANGE = frozenset(
+    kind.name for kind in (LoadedFromMemory, MemoryLost, NodesLost, WorkersFailed, HeldStepLost, Resized)
+)
+"""kinds that the next generation notes of the change before it"""
 
 
 def change_between(before: tuple[GenerationRecord, Phase], after: tuple[GenerationRecord, Phase]) -> Change:
@@ -32,25 +47,23 @@ def cause(before: Phase, after: Phase, *, is_another_launch: bool = False) -> st
         is_another_launch: whether another driver began it.
     """
     change = after.workers - before.workers
-    if any("lost" in message for message in after.messages):
+    if _has(after, NodesLost):
         return "node lost"
     if is_another_launch:
         return "resumed by another driver"
     if change > 0:
         return f"{counted(change, 'worker')} {'joins' if change == 1 else 'join'}"
-    if any("notice" in message for message in before.messages):
+    if _has(before, Notice):
         return "preemption notice"
     return f"{counted(-change, 'worker')} {'leaves' if change == -1 else 'leave'}" if change else "restart"
 
 
+def _has(phase: Phase, kind: type[Event]) -> bool:
+    return any(told.event == kind.name for told in phase.told)
+
+
 def _reasons(before: Phase, after: Phase) -> list[str]:
     """The decision that ended a phase, if it is on record, and what the next one says of losses and costs."""
-    told = [message for message in after.messages if _is_about_the_change(message)]
-    is_loss = any("lost" in message for message in told)
-    decisions = [message for message in before.messages if message.startswith("resize: ")]
-    return told if is_loss else [*decisions[-1:], *told]
-
-
-def _is_about_the_change(message: str) -> bool:
-    is_from_memory = message.startswith("loaded from memory")
-    return is_from_memory or "lost" in message or "failed" in message or " cost " in message
+    about = [told.text for told in after.told if told.event in _ABOUT_THE_CHANGE]
+    decisions = [told.text for told in before.told if told.event in _DECISIONS]
+    return about if _has(after, NodesLost) else [*decisions[-1:], *about]

@@ -1,15 +1,16 @@
 """Collects the records of one generation into a `Phase`."""
 
 from array import array
+from collections import deque
 
 from planner.plan import Plan
 from planner.store.records import GenerationRecord, StepRecord
 from planner.story.curves import curve
-from planner.story.values import Phase
+from planner.story.values import Phase, Told
 
 # Points of the global batch in one phase. It is flat, and a picture has room for as many phases.
 _MOST_POINTS = 40
-_MOST_MESSAGES = 50
+_MOST_EVENTS = 50
 
 
 class PhaseBuilder:
@@ -22,7 +23,7 @@ class PhaseBuilder:
         self._times_s, self._samples = array("d"), array("d")
         self._start_s = self._busy_s = 0.0
         self._end_step = header.step
-        self._messages: list[str] = []
+        self._told: deque[Told] = deque(maxlen=_MOST_EVENTS)
 
     def add(self, record: StepRecord, now_s: float) -> None:
         """Add a step that was done at `now_s`."""
@@ -33,9 +34,9 @@ class PhaseBuilder:
         self._busy_s += record.seconds
         self._end_step = record.step + 1
 
-    def add_message(self, text: str) -> None:
-        """Add an event's message. Only the last ones are kept."""
-        self._messages = [*self._messages[1 - _MOST_MESSAGES :], text]
+    def add_event(self, event: Told) -> None:
+        """Add an event. Only the last ones are kept."""
+        self._told.append(event)
 
     def phase(self, plan: Plan) -> Phase | None:
         """The generation, with times in seconds since the epoch. None if it did no step."""
@@ -55,5 +56,5 @@ class PhaseBuilder:
             batch=curve(self._times_s, self._samples, most=_MOST_POINTS),
             samples=int(sum(self._samples)),
             busy_s=self._busy_s,
-            messages=tuple(self._messages),
+            told=tuple(self._told),
         )

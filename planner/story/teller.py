@@ -22,7 +22,7 @@ from planner.story.changes import change_between
 from planner.story.curves import Column, Curve, StepTable, curve, rate_curve
 from planner.story.measuring import Measurer
 from planner.story.phase_builder import PhaseBuilder
-from planner.story.values import Commits, Event, Phase, RunStory
+from planner.story.values import Commits, Event, Phase, RunStory, Told
 
 MOST_EVENTS = 300
 """events that a story keeps: the newest ones"""
@@ -135,7 +135,7 @@ class StoryTeller:
     def _add_event(self, record: EventRecord) -> None:
         text = record.message if len(record.message) <= MOST_CHARS else f"{record.message[:MOST_CHARS]} ..."
         if self._building:
-            self._building.add_message(text)
+            self._building.add_event(Told(event=record.event, text=text))
         generation = self._header.generation if self._header else 0
         steps = self._table.steps
         at = Event(time_s=record.time_s, generation=generation, step=steps[-1] if steps else 0, text=text)

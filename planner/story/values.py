@@ -8,6 +8,16 @@ from planner.story.curves import Curve
 
 
 @dataclass(frozen=True, kw_only=True)
+class Told:
+    """An event of a generation."""
+
+    event: str
+    """its kind (`planner.events`). Empty in ledgers of formats 1 and 2"""
+    text: str
+    """as people were told"""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Phase:
     """One generation that did a step: a fixed number of workers, from its first step to its last."""
 
@@ -33,7 +43,8 @@ class Phase:
     """of all its steps"""
     busy_s: float
     """of all its steps"""
-    messages: tuple[str, ...]
+    told: tuple["Told", ...]
+    """its last events, oldest first"""
 
     @property
     def samples_per_s(self) -> float:
@@ -69,7 +80,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """A message on record."""
+    """An event on record, with the text that people were told."""
 
     time_s: float
     generation: int

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from planner.errors import ResumeRefused
-from planner.job.step_schedule import schedule_change_note
+from planner.events.event import Event
+from planner.events.resuming import ChangeAccepted, JobUnknown
+from planner.job.step_schedule import moved_schedule
 from planner.provenance.identity import (
     DEVICE,
     MODEL,
@@ -32,8 +34,8 @@ class Choice:
     """of the commit to resume from. None for a new run"""
     sha256: str
     """digest of the manifest. Empty for a new run"""
-    changed: list[str]
-    """notes: commits that were passed over or lost, and changes of the job since the commit"""
+    changed: list[Event]
+    """commits that were passed over or lost, and changes of the job since the commit"""
 
     @property
     def parent(self) -> str:
@@ -53,7 +55,7 @@ def choose(launch: Launch, world: World, run: RunFolder, setup: Setup) -> Choice
     changes = world.agree(lambda: compare(launch, run, setup, manifest))
     newest = names[0] if names else ""
     sha256 = world.from_first(lambda: run.manifest_digest(manifest.name)) if manifest else ""
-    return Choice(newest=newest, manifest=manifest, sha256=sha256, changed=[*found.notes, *changes])
+    return Choice(newest=newest, manifest=manifest, sha256=sha256, changed=[*found.not_used, *changes])
 
 
 def _newest_whole(world: World, run: RunFolder, names: list[str], lost: list[str]) -> Newest:
@@ -77,8 +79,8 @@ def _newest_whole(world: World, run: RunFolder, names: list[str], lost: list[str
     return newest
 
 
-def compare(launch: Launch, run: RunFolder, setup: Setup, manifest: Manifest | None) -> list[str]:
-    """A note for each difference from the job, the model's files and the device of the commit.
+def compare(launch: Launch, run: RunFolder, setup: Setup, manifest: Manifest | None) -> list[Event]:
+    """An event for each difference from the job, the model's files and the device of the commit.
 
     Raises:
         ResumeRefused: the run's identity, the model's files or, for `bitwise`, the device differs, and the user has
@@ -89,26 +91,29 @@ def compare(launch: Launch, run: RunFolder, setup: Setup, manifest: Manifest | N
     # An equal job is not read from its file, which may be torn and is written again.
     same = manifest.job_digest == job_digest(launch.job)
     before = launch.job if same else run.job_if_known(manifest.job_digest)
-    changes = job_changes(before, launch.job) if before else {}
-    unknown = f"the job of the last commit is unknown: jobs/{manifest.job_digest}.json is gone"
+    changes = job_changes(before, launch.job) if before else []
     require_same_first_weights(manifest.identity, setup.identity, launch.job, run.storage.url)
-    differing = require_same(manifest.identity, setup.identity, changes, launch.accept, run.storage.url)
+    differing: list[Event] = [
+        *require_same(manifest.identity, setup.identity, changes, launch.accept, run.storage.url),
+        *changes,
+    ]
     differing += require_same_model(str(manifest.facts.get(MODEL, "")), setup.model, launch.accept, run.storage.url)
     differing += _compare_devices(launch, run, setup, manifest)
     if before is None:
-        return [*differing, unknown]
-    rate = schedule_change_note(before, launch.job, setup.order.num_samples, manifest.step, manifest.total_steps)
-    return [*differing, rate] if rate else differing
+        return [*differing, JobUnknown(job_digest=manifest.job_digest)]
+    moved = moved_schedule(before, launch.job, setup.order.num_samples, manifest.step, manifest.total_steps)
+    return [*differing, moved] if moved else differing
 
 
-def _compare_devices(launch: Launch, run: RunFolder, setup: Setup, manifest: Manifest) -> list[str]:
+def _compare_devices(launch: Launch, run: RunFolder, setup: Setup, manifest: Manifest) -> list[Event]:
     before = str(manifest.facts.get("device", ""))
     if not (before and setup.device) or before == setup.device:
         return []
-    change = f"{DEVICE}: {before} -> {setup.device}"
+    change = ChangeAccepted(field=DEVICE, before=before, now=setup.device)
     if DEVICE not in launch.accept:
         raise ResumeRefused(
-            f"{run.storage.url}: a bitwise run depends on the device and on torch, which differ ({change}). Resume on "
+            f"{run.storage.url}: a bitwise run depends on the device and on torch, which differ ({DEVICE}: {before} -> "
+            f"{setup.device}). Resume on "
             f"the same kind of machine with the same torch, or accept other bits with --accept {DEVICE}"
         )
-    return [f"{change}, accepted by name"]
+    return [change]

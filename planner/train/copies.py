@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from planner.errors import StoreError, TrainingFailed
+from planner.events.event import Event
 from planner.keeper.client import KeeperClient, KeeperError, KeeperGone, OtherKeeperGone
 from planner.keeper.copies import Copy, CopyKey, Piece
 from planner.train.background import BackgroundWork
@@ -117,8 +118,8 @@ class Copies:
         """Ask keepers again that were full: copies of earlier generations are being freed."""
         self._links.try_again()
 
-    def advance(self) -> list[str]:
-        """Go on with what is in the background. Call it at every step. Returns notes for the ledger."""
+    def advance(self) -> list[Event]:
+        """Go on with what is in the background. Call it at every step. Returns events for the ledger."""
         self._links.advance()
         if not self._is_reading:
             self._links.drop_lost()
@@ -126,7 +127,7 @@ class Copies:
             held, facts = self._next
             self._next = None
             self._begin_publishing(held, facts)
-        return self._links.take_notes()
+        return self._links.take_events()
 
     def take(self, step: int, shards: Mapping[str, Tensor]) -> Held:
         """Copy this worker's shards after `step` steps, to the place whose copy is older and which nobody reads."""

@@ -24,15 +24,6 @@ class PassCounts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Note:
-    """An event for the ledger."""
-
-    event: Event | str
-    waited_s: float = 0.0
-    """seconds before this generation in which there was room for fewer workers than `workers.min`"""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Hooks:
     """The callbacks by which the caller of a generation observes and stops its loop."""
 
@@ -48,8 +39,8 @@ class Hooks:
     collectives_s: Callable[[], float] = lambda: 0.0
     """called on every worker at the begin of a generation. Seconds that collectives must wait at least, until the
     generation has measured its own steps. 0: not known"""
-    messages: Callable[[], Sequence[Note]] = lambda: ()
-    """called on every worker after every step. The returned messages go into the ledger"""
+    messages: Callable[[], Sequence[Event]] = lambda: ()
+    """called on every worker after every step. The returned events go into the ledger"""
     begin: Callable[["nn.Module"], None] = lambda _model: None
     """called on every worker with the sharded model, before the generation's first forward pass"""
     observe: Callable[[int, "TrainState", PassCounts], None] = lambda _step, _state, _work: None

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from planner.base.disk import size_text
 from planner.base.host_memory import available_bytes
+from planner.events.saves import HostRoomLacking
 from planner.keeper.addresses import Keepers
 from planner.keeper.client import KeeperClient, KeeperError
 from planner.plan.commit_size import COPIES, COPIES_ON_OWN_NODE
@@ -42,8 +42,8 @@ class Room:
 
     copies: int
     """one of `COPIES`, or 0"""
-    notes: tuple[str, ...] = ()
-    """what is lacking, for the ledger"""
+    lacking: tuple[HostRoomLacking, ...] = ()
+    """for each larger number of copies, the first host on which they do not fit"""
 
 
 def room(world: World, state: TrainState, wanted: int, keepers: Keepers | None) -> Room:
@@ -59,19 +59,19 @@ def room(world: World, state: TrainState, wanted: int, keepers: Keepers | None) 
 
 
 def room_of(needs: Sequence[HostNeed], wanted: int) -> Room:
-    """The most copies that fit on every host, and a note for each that does not."""
-    notes: list[str] = []
-    for copies, goes_on in COPIES.items():
+    """The most copies that fit on every host, and what is lacking for each larger number."""
+    lacking: list[HostRoomLacking] = []
+    for copies in COPIES:
         if copies > wanted:
             continue
-        if not (text := _lacking(needs, copies)):
-            return Room(copies=copies, notes=tuple(notes))
-        notes.append(f"training goes on {goes_on}: {text}")
-    return Room(copies=0, notes=tuple(notes))
+        if (found := _lacking(needs, copies)) is None:
+            return Room(copies=copies, lacking=tuple(lacking))
+        lacking.append(found)
+    return Room(copies=0, lacking=tuple(lacking))
 
 
-def _lacking(needs: Sequence[HostNeed], copies: int) -> str:
-    """The numbers of the first host on which so many copies do not fit. Empty if they fit."""
+def _lacking(needs: Sequence[HostNeed], copies: int) -> HostRoomLacking | None:
+    """The numbers of the first host on which so many copies do not fit. None if they fit."""
     for host in dict.fromkeys(need.host for need in needs):
         here = [need for need in needs if need.host == host]
         needed = _copies_bytes(needs, here, copies)
@@ -79,13 +79,14 @@ def _lacking(needs: Sequence[HostNeed], copies: int) -> str:
         earlier = {need.node: need.earlier_bytes for need in here}
         available = min(need.available_bytes for need in here) + sum(earlier.values())
         if needed + training > _MOST_OF_AVAILABLE * available:
-            what = "a copy" if copies == 1 else f"{copies} copies"
-            return (
-                f"{what} of the state on {host} {'needs' if copies == 1 else 'need'} {size_text(needed)} of host "
-                f"memory, and of {size_text(available)} available, training takes {size_text(training)} and a fifth is "
-                "left free"
+            return HostRoomLacking(
+                copies=copies,
+                host=host,
+                needed_bytes=needed,
+                available_bytes=available,
+                training_bytes=training,
             )
-    return ""
+    return None
 
 
 def _copies_bytes(needs: Sequence[HostNeed], here: Sequence[HostNeed], copies: int) -> int:

@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from importlib import metadata
+from typing import Any
 
 import torch
 
@@ -13,12 +14,14 @@ from planner.base.text import as_submitted
 from planner.base.version import VERSION
 from planner.errors import PlannerError, StoreError
 from planner.events.event import Event, facts_of
-from planner.events.message import Message
+from planner.events.resuming import ChangeAccepted
+from planner.events.training import HeldOutNotFinite
 from planner.job import Job, batch_sizes
 from planner.plan import make_plan
 from planner.store.jobs import job_digest
 from planner.store.ledger import LedgerWriter
 from planner.store.records import (
+    AcceptedChange,
     CommitRecord,
     EvalRecord,
     EventRecord,
@@ -81,7 +84,12 @@ class Journal:
             total_steps=setup.lengths.total_steps,
             num_samples=setup.order.num_samples,
             facts=setup.facts,
-            changed=start.changed,
+            accepted=tuple(
+                AcceptedChange(field=change.field, before=change.before, now=change.now)
+                for change in start.changed
+                if isinstance(change, ChangeAccepted)
+            ),
+            changed=tuple(as_submitted(text_of(change)) for change in start.changed),
             launch_id=start.launch_id,
             launched_s=start.launched_s,
             time_s=time.time(),
@@ -105,15 +113,13 @@ class Journal:
         except StoreError as error:
             self._failure = error
 
-    def note(self, event: Event | str, waited_s: float = 0.0) -> None:
+    def note(self, event: Event) -> None:
         """Write an event into the ledger, with its text. Any worker may call it. Only rank 0 writes."""
-        event = Message(text=event) if isinstance(event, str) else event
         self._write(
             EventRecord(
                 event=event.name,
-                facts=facts_of(event),
+                facts=_as_submitted(facts_of(event)),
                 message=as_submitted(text_of(event)),
-                waited_s=waited_s,
                 time_s=time.time(),
             )
         )
@@ -143,7 +149,7 @@ class Journal:
         loader = replace(self._loader, plan=self._eval_plan)
         found = evaluate(self._world, self._eval_plan, self._state.model, objective, loader)
         if not math.isfinite(found.loss):
-            self.note(f"step {step}: the held-out loss is not finite")
+            self.note(HeldOutNotFinite(step=step))
             return
         self._write(
             EvalRecord(
@@ -224,6 +230,15 @@ class Journal:
             versions=_versions(),
             time_s=time.time(),
         )
+
+
+def _as_submitted(fact: Any) -> Any:
+    """A fact with the paths in its texts as in the folder that the job was submitted from."""
+    if isinstance(fact, dict):
+        return {name: _as_submitted(each) for name, each in fact.items()}
+    if isinstance(fact, list):
+        return [_as_submitted(each) for each in fact]
+    return as_submitted(fact) if isinstance(fact, str) else fact
 
 
 def _versions() -> dict[str, str]:

@@ -5,6 +5,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from planner.events.event import Event
+from planner.events.saves import KeeperFound, KeeperLost, ReplicaLost
 from planner.keeper.addresses import Address, Keepers
 from planner.keeper.client import KeeperClient, KeeperError, KeeperFull
 
@@ -44,7 +46,7 @@ class KeeperLinks:
         self._was_lost = self._is_full = False
         self._failed: Address | None = None
         self._failed_s = 0.0
-        self._notes: list[str] = []
+        self._events: list[Event] = []
         self._lost: list[KeeperClient] = []  # another thread may still use them
         self.training: KeeperClient | None = None
         """for the training thread. None: no keeper"""
@@ -84,7 +86,7 @@ class KeeperLinks:
         """Go on without the own keeper for now. Mapped memory stays usable. Any thread."""
         self._is_full |= isinstance(error, KeeperFull)  # it would be again, until older copies are freed
         if self.is_up:
-            self._notes.append(f"no copies in memory{'' if self._is_full else ' for now'}: {error}")
+            self._events.append(KeeperLost(is_full=self._is_full, reason=str(error)))
         self._lost += [client for client in (self.training, self.publisher) if client is not None]
         self.training = self.publisher = None
         self._was_lost = True
@@ -92,16 +94,16 @@ class KeeperLinks:
     def lose_replica(self, address: Address, error: KeeperError) -> None:
         """Go on without this keeper for replicas for a while, or until there is another one. Any thread."""
         self._failed, self._failed_s = address, self._clock()
-        self._notes.append(f"no copies on node {address.node} for now: {error}")
+        self._events.append(ReplicaLost(node=address.node, reason=str(error)))
 
     def try_again(self) -> None:
         """Copies of earlier generations are being freed: a keeper that was full may have room soon. Any thread."""
         self._is_full, self._failed = False, None
 
-    def take_notes(self) -> list[str]:
-        """Texts for the ledger: what does not work any more, and what works again."""
-        notes, self._notes = self._notes, []
-        return notes
+    def take_events(self) -> list[Event]:
+        """Events for the ledger: what does not work any more, and what works again."""
+        events, self._events = self._events, []
+        return events
 
     def drop_lost(self) -> None:
         """End lost connections, and free the memory that they map. No thread may use one."""
@@ -132,7 +134,7 @@ class KeeperLinks:
             return
         self.training, self.publisher = clients
         if self._was_lost:
-            self._notes.append("copies in memory again")
+            self._events.append(KeeperFound())
 
 
 def _greeted(keepers: Keepers) -> tuple[KeeperClient, KeeperClient] | None:

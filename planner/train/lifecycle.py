@@ -19,9 +19,11 @@ from torch import nn
 from planner.base.host_memory import available_bytes
 from planner.base.version import VERSION
 from planner.errors import PlannerError, StoreError
+from planner.events.event import Event
+from planner.events.training import DataNote, GenerationStopped
 from planner.job import HfModel, Job
 from planner.job.gradient import gradient_rule
-from planner.job.step_schedule import StepSchedule, conversions, repeated_data_note
+from planner.job.step_schedule import StepSchedule, conversions, repeated_samples
 from planner.keeper.addresses import Keepers
 from planner.plan import FIRST_COLLECTIVES_S
 from planner.plan.accumulator_placement import accumulator_placement
@@ -48,7 +50,7 @@ from planner.train.keeper_links import KeeperLinks
 from planner.train.loop import Loop
 from planner.train.memory_copies import MemoryCopies
 from planner.train.meter import Meter
-from planner.train.models.hf import HfCausal, adapters_text
+from planner.train.models.hf import HfCausal, adapters_of
 from planner.train.objectives import Objective
 from planner.train.pace import EverySteps, MeasuredPace, Pace
 from planner.train.resume import claim
@@ -59,7 +61,7 @@ from planner.train.shared_storage import require_shared_storage
 from planner.train.state import TrainState
 from planner.train.world import World
 
-WriteNote = Callable[[str], None]
+WriteNote = Callable[[Event], None]
 """writes an event into the ledger"""
 
 
@@ -138,10 +140,10 @@ def looping(
     )
     journal = Journal(job, world, run, setup, start, state, loader)
     if not start.parent or start.changed:  # a resize changes none of these notes
-        for message in (*conversions(job, setup.order.num_samples), *_notes(job, setup, state)):
-            journal.note(message)
+        for event in (*conversions(job, setup.order.num_samples), *_first_events(job, setup, state)):
+            journal.note(event)
     if generation.claim.held is not None:
-        journal.note(f"loaded from memory: {generation.claim.held.text}")
+        journal.note(generation.claim.held.loaded)
     saves = _make_saves(generation, start, state, journal)
     try:
         with determinism.named_refusals():
@@ -161,7 +163,7 @@ def looping(
                 meter=Meter(world, flops, peak_flops_per_s(world.device, job.train.precision)),
             )
     except PlannerError as error:
-        journal.note(f"stopped: {error}")
+        journal.note(GenerationStopped(error=type(error).__name__, reason=str(error)))
         raise
     finally:
         saves.close()
@@ -188,8 +190,8 @@ def _make_saves(generation: Generation, start: ResumePoint, state: TrainState, j
     world, setup = generation.world, generation.setup
     wanted = COPIES_ON_TWO_NODES if generation.keepers is not None else 1
     room = host_room.room(world, state, wanted, generation.keepers)
-    for text in room.notes:
-        journal.note(text)
+    for lacking in room.lacking:
+        journal.note(lacking)
     memory = _make_memory(generation, start, state, journal, room)
     return Saves(
         world=world,
@@ -256,13 +258,13 @@ def _make_commits(
     )
 
 
-def _notes(job: Job, setup: Setup, state: TrainState) -> Iterator[str]:
-    """Notes for the ledger: rows that were changed or repeat, and the number of layers with adapters."""
-    yield from (f"data: {note}" for note in setup.dataset.notes)
-    if note := repeated_data_note(job, setup.order.num_samples):
-        yield f"data: {note}"
+def _first_events(job: Job, setup: Setup, state: TrainState) -> Iterator[Event]:
+    """What the ledger says once: rows that were changed or repeat, and the number of layers with adapters."""
+    yield from (DataNote(text=note) for note in setup.dataset.notes)
+    if repeated := repeated_samples(job, setup.order.num_samples):
+        yield repeated
     if isinstance(job.model, HfModel) and job.model.lora is not None:
-        yield f"model: {adapters_text(cast('HfCausal', state.model))}"
+        yield adapters_of(cast("HfCausal", state.model))
 
 
 def make_sums(generation: Generation, model: nn.Module) -> GradientSums:

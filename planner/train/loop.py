@@ -15,6 +15,7 @@ from torch import nn
 
 from planner.base import progress_counter
 from planner.errors import PlannerError
+from planner.events.training import ObjectiveRemark
 from planner.job import Job
 from planner.job.step_schedule import StepSchedule
 from planner.plan import Plan
@@ -103,7 +104,7 @@ class Loop:
         if self._has_remarked or not isinstance(self._objective, CoupledObjective):
             return
         if remark := self._objective.remark(work.totals):
-            self._journal.note(f"step {work.number}: {remark}")
+            self._journal.note(ObjectiveRemark(step=work.number, text=remark))
             self._has_remarked = True
 
     @property
@@ -237,10 +238,8 @@ class Loop:
         record = self._records.record(evidence, totals, step, cursor, is_last=is_last)
         times = self._saves.times(step, totals, is_last=is_last)
         self._collective_timeout.did_step(record.seconds, times.commit_s, self._eval_s)
-        for note in self._hooks.messages():
-            self._journal.note(note.event, note.waited_s)
-        for text in self._saves.did_step(record.seconds):
-            self._journal.note(text)
+        for event in (*self._hooks.messages(), *self._saves.did_step(record.seconds)):
+            self._journal.note(event)
         if totals.report or is_last:
             self._records.report(record, times, eval_s=self._eval_s, is_last=is_last)
 

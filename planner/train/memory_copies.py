@@ -14,6 +14,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from planner.events.saves import CopyInterval
 from planner.keeper.addresses import Keepers
 from planner.keeper.client import KeeperClient, KeeperError
 from planner.plan.interval import copy_interval
@@ -62,18 +63,16 @@ class CopyPace:
         """Whether a copy is due after the step that ends now, which `did_step` does not know yet."""
         return 0 < self.interval <= self._since + 1
 
-    def did_step(self, seconds: float) -> str:
-        """Record a step. Returns a note for people when `auto` has chosen a very different interval, else empty."""
+    def did_step(self, seconds: float) -> CopyInterval | None:
+        """Record a step. Returns an event for the ledger when `auto` has chosen a very different interval."""
         self._step_times.append(seconds)
         self._since += 1
         interval = self.interval
         is_known = self._every == "auto" and len(self._copy_times) >= _FEWEST_COPIES
         if not is_known or self._told / _TOLD_FACTOR < interval < self._told * _TOLD_FACTOR:
-            return ""
+            return None
         self._told = interval
-        took_ms = 1000 * median(self._copy_times)
-        steps = "step" if interval == 1 else f"{interval} steps"
-        return f"copies in memory every {steps}: one takes {took_ms:.0f} ms"
+        return CopyInterval(steps=interval, copy_s=median(self._copy_times))
 
     def did_copy(self, seconds: float) -> None:
         """Record that a copy was taken, for which training stood still."""

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from statistics import median
 from typing import Protocol
 
-from planner.base.text import counted, duration
-from planner.plan import Interval, checkpoint_interval
+from planner.events.saves import CommitInterval, MeasuredInterval
+from planner.plan import checkpoint_interval
 from planner.store.earlier_generations import EarlierGenerations
 
 # When to commit first in a run. The formula needs the time of a save, which only that commit shows. Losing 10 s of work
@@ -31,8 +31,8 @@ class Pace(Protocol):
         """Whether to commit after `step` steps. While the last commit is still being written, the next one waits."""
         ...
 
-    def did_step(self, seconds: float) -> str:
-        """Record a step's time. Returns a note for people if the pace has changed, else empty."""
+    def did_step(self, seconds: float) -> CommitInterval | None:
+        """Record a step's time. Returns an event for the ledger if the pace has changed."""
         ...
 
     def did_hold(self, step: int) -> None:
@@ -55,10 +55,8 @@ class EverySteps:
         del is_writing
         return step % self._every_steps == 0
 
-    def did_step(self, seconds: float) -> str:
-        """Do nothing. There is never a note."""
-        del seconds
-        return ""
+    def did_step(self, seconds: float) -> None:
+        """Do nothing. The pace never changes."""
 
     def did_hold(self, step: int) -> None:
         """Do nothing."""
@@ -96,7 +94,7 @@ class MeasuredPace:
         self._num_beside_write = 0
         self._is_writing = False
         self._work_s = 0.0
-        self._interval: Interval | None = None
+        self._interval_steps = 0  # 0: not known yet
         self._lessons: EarlierGenerations | None = None
         self._told_steps = 0
         self._told_s = 0.0
@@ -123,25 +121,25 @@ class MeasuredPace:
             return self._work_s >= MOST_WORK_S
         if not self._save_times:
             return self._clock() - self._started_s >= FIRST_COMMIT_S
-        return self._interval is not None and step - self._held >= self._interval.steps
+        return 0 < self._interval_steps <= step - self._held
 
-    def did_step(self, seconds: float) -> str:
-        """Record a step's time. Returns the new interval and its reason if it differs from the last one reported."""
+    def did_step(self, seconds: float) -> CommitInterval | None:
+        """Record a step's time. Returns the new interval if it differs from the last one reported."""
         self._done += 1
         (self._times_beside_write if self._is_writing else self._step_times).append(seconds)
         self._num_beside_write += self._is_writing
         self._work_s += seconds
         if not self._save_times or not self._step_times:
-            return ""
+            return None
         step_s = median(self._step_times)
-        self._interval = self._choose(step_s)
-        if len(self._step_times) < _FEWEST_STEPS or not self._is_news(self._interval.steps, step_s):
-            return ""
-        self._told_steps, self._told_s = self._interval.steps, self._interval.steps * step_s
-        if self._held + self._interval.steps >= self._last_step:
-            remain = counted(int(self._last_step) - self._done, "step")
-            return f"commits only at the end, in {remain}, since the measured interval is {self._interval.reason}"
-        return f"commits {self._interval.reason}"
+        measured = self._measure(step_s)
+        self._interval_steps = steps = min(measured.steps, max(1, int(MOST_WORK_S / step_s)))
+        if len(self._step_times) < _FEWEST_STEPS or not self._is_news(steps, step_s):
+            return None
+        self._told_steps, self._told_s = steps, steps * step_s
+        is_beyond = self._held + steps >= self._last_step
+        steps_left = int(self._last_step) - self._done if is_beyond else None
+        return CommitInterval(steps=steps, work_s=steps * step_s, measured=measured, steps_left=steps_left)
 
     def did_hold(self, step: int) -> None:
         """Record that a commit began."""
@@ -158,19 +156,14 @@ class MeasuredPace:
         self._save_times.append(paused_s + slowed_s)
         self._write_times.append(write_s)
 
-    def _choose(self, step_s: float) -> Interval:
-        measured = checkpoint_interval(
+    def _measure(self, step_s: float) -> MeasuredInterval:
+        return checkpoint_interval(
             save_s=median(self._save_times),
             write_s=median(self._write_times) if self._write_times else 0.0,
             step_s=step_s,
             losses=self._past.losses,
             observed_s=self._past.observed_s + self._clock() - self._started_s,
         )
-        most = max(1, int(MOST_WORK_S / step_s))
-        if measured.steps <= most:
-            return measured
-        limit = f"about every {duration(most * step_s)}, {counted(most, 'step')} now, the limit of work at risk"
-        return Interval(steps=most, reason=f"{limit}. The measured interval would be {measured.reason}")
 
     def _is_news(self, steps: int, step_s: float) -> bool:
         """Whether no interval was reported yet, or its time has changed by a third and by more than one step."""

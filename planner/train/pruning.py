@@ -5,9 +5,10 @@ A failure ends no run, because nothing is lost but room: the ledger has a note, 
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 
 from planner.errors import PlannerError, StoreError
+from planner.events.event import Event
+from planner.events.saves import OldFilesLeft
 from planner.store.run_folder import RunFolder
 from planner.train.background import BackgroundWork
 from planner.train.commit_errors import first_line
@@ -20,28 +21,29 @@ class Pruning:
         run: the run's folder.
         keep: how many of the newest commits keep their files.
         generation: the one that commits.
-        note: writes a message into the ledger.
+        note: writes an event into the ledger.
     """
 
-    def __init__(self, run: RunFolder, *, keep: int, generation: int, note: Callable[[str], None]) -> None:
+    def __init__(self, run: RunFolder, *, keep: int, generation: int, note: Callable[[Event], None]) -> None:
         self._run, self._keep, self._generation, self._note = run, keep, generation, note
         self._work: BackgroundWork[bool] | None = None
-        self._noted = ""
+        self._step, self._noted = 0, ""
 
     def begin(self, step: int) -> None:
         """Begin to remove files, now that step `step` is durable. Nothing if an earlier removal still goes on."""
         self.advance()
         if self._work is None:
-            self._work = BackgroundWork(self._prune, partial(_failure, step))
+            self._step = step
+            self._work = BackgroundWork(self._prune, _failure)
 
     def advance(self) -> None:
         """Note why files could not be removed, once for each reason. Does not wait."""
         if self._work is None or not self._work.has_ended:
             return
         failure, self._work = self._work.failure, None
-        reason = str(failure.__cause__) if failure else ""
-        if failure and reason != self._noted:
-            self._note(str(failure))
+        reason = str(failure) if failure else ""
+        if reason not in ("", self._noted):
+            self._note(OldFilesLeft(step=self._step, reason=reason))
         self._noted = reason
 
     def finish(self) -> None:
@@ -56,11 +58,5 @@ class Pruning:
         return True
 
 
-def _failure(step: int, error: Exception) -> PlannerError:
-    reason = str(error) if isinstance(error, PlannerError) else first_line(error)
-    failure = StoreError(
-        f"step {step} is durable, but files of older commits could not be removed: {reason}. "
-        "This is tried again after the next commit"
-    )
-    failure.__cause__ = error
-    return failure
+def _failure(error: Exception) -> PlannerError:
+    return error if isinstance(error, PlannerError) else StoreError(first_line(error))

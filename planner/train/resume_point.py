@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from planner.events.event import Event
 from planner.store.records import Manifest
 from planner.train.checkpoints.from_memory import HeldStep
 
@@ -18,7 +19,8 @@ class ResumePoint:
     parent: str
     parent_sha256: str
     head: str
-    changed: tuple[str, ...]
+    changed: tuple[Event, ...]
+    """what differs from the run so far"""
     launch_id: str
     launched_s: float
     """when the driver of the launch started, in seconds since the epoch. 0 if not known"""

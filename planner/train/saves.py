@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from planner.errors import PlannerError
+from planner.events.event import Event
 from planner.train.commits import Commits, LandedCommit
 from planner.train.control import Tally
 from planner.train.hooks import Hooks
@@ -118,10 +119,10 @@ class Saves:
         self.is_held = True
         return True
 
-    def did_step(self, seconds: float) -> list[str]:
-        """Record a step's time. Returns notes for the ledger."""
+    def did_step(self, seconds: float) -> list[Event]:
+        """Record a step's time. Returns events for the ledger."""
         paces = (self._pace.did_step(seconds), self._memory.pace.did_step(seconds))
-        return [*filter(None, paces), *self._memory.copies.advance()]
+        return [*(event for event in paces if event is not None), *self._memory.copies.advance()]
 
     def before_update(self) -> None:
         """Call it before the weights change: a GPU may still be copying them."""

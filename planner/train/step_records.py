@@ -22,7 +22,7 @@ _REPORT_INTERVAL_S = 1.0
 class StepJournal(Protocol):
     """The records that a loop writes to the run's folder. All workers call each method but `note` together."""
 
-    def note(self, event: Event | str, waited_s: float = 0.0) -> None:
+    def note(self, event: Event) -> None:
         """Record an event. Any worker may call it."""
         ...
 

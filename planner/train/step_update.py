@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from planner.errors import TrainingFailed
+from planner.events.event import Event
+from planner.events.training import StepSkipped
 from planner.job import Job
 from planner.job.gradient import gradient_rule
 from planner.job.step_schedule import StepSchedule, learning_rate
@@ -12,6 +14,7 @@ from planner.train import optimize
 from planner.train.hooks import Hooks, PassCounts
 from planner.train.state import TrainState
 from planner.train.world import World
+from planner.wording.training_events import gradient_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +37,7 @@ class Updater:
         before: called before the weights change.
         hooks: observe each gradient.
         lengths: the learning rate's schedule.
-        note: writes a message into the ledger.
+        note: writes an event into the ledger.
     """
 
     def __init__(
@@ -46,7 +49,7 @@ class Updater:
         before: Callable[[], None],
         hooks: Hooks,
         lengths: StepSchedule,
-        note: Callable[[str], None],
+        note: Callable[[Event], None],
     ) -> None:
         self._job, self._world, self._state = job, world, state
         self._rule = gradient_rule(job)
@@ -62,13 +65,13 @@ class Updater:
         lr = self._learning_rate(step)
         grad_norm = self._state.sums.norm()
         if not math.isfinite(grad_norm):
-            problem = f"step {step}: the gradient's norm is {grad_norm}, in {self._not_finite()}"
+            skipped = StepSkipped(step=step, norm="nan" if math.isnan(grad_norm) else "inf", tensor=self._not_finite())
             if self._rule.non_finite == "stop":
                 raise TrainingFailed(
-                    f"{problem}, and the weights were not updated. Lower the learning rate, clip, check this step's "
-                    "samples, or skip such steps with train.non_finite: skip"
+                    f"{gradient_text(skipped)}, and the weights were not updated. Lower the learning rate, clip, check "
+                    "this step's samples, or skip such steps with train.non_finite: skip"
                 )
-            self._note(f"{problem}. The step was skipped (train.non_finite: skip)")
+            self._note(skipped)
             # Dropped before `observe`, because a NaN's bits depend on the order of the sum.
             self._state.model.zero_grad(set_to_none=True)
             self._hooks.observe(step, self._state, work)
@@ -88,7 +91,7 @@ class Updater:
         return float(optimizer.param_groups[0]["lr"])
 
     def _not_finite(self) -> str:
-        """The name of the first tensor whose gradient is not finite on any worker."""
+        """The name of the first tensor whose gradient is not finite on any worker. Empty: the norm itself overflows."""
         mine = optimize.not_finite(self._state.model)
         names = [name for part in self._world.gather(mine) for name in part]
-        return names[0] if names else "no single tensor (the norm itself overflows)"
+        return names[0] if names else ""

@@ -36,6 +36,7 @@ from chaos_witness import reconcile
 
 from planner.data.user_dataset import function_of
 from planner.errors import RunError, StoreError
+from planner.events.saves import LoadedFromMemory
 from planner.files import read_job
 from planner.job import Job, batch_sizes
 from planner.store.follow import Follower
@@ -254,7 +255,7 @@ class Storm:
                     self._resumed_from = "storage" if record.parent else ""
                 if isinstance(record, EventRecord):
                     self.refusals += any(text in record.message for text in _REFUSED)
-                    if record.message.startswith("loaded from memory"):
+                    if record.event == LoadedFromMemory.name:
                         self._resumed_from = "memory"
                 if isinstance(record, StepRecord):
                     self.steps += 1

@@ -18,7 +18,7 @@ from planner.rehearsal.stages import stages
 from planner.store.code_failure import read_failure
 from planner.store.storage import Storage
 from planner.train import generation
-from planner.train.hooks import GenerationEnd, Hooks, Note
+from planner.train.hooks import GenerationEnd, Hooks
 from planner.train.setup import Launch
 
 
@@ -169,5 +169,5 @@ def test_an_event_reaches_the_ledger():
     events = [Message(text="one"), Waited(waited_s=40.0)]
     for event in events:
         mailbox.post_note(event)
-    assert mailbox.messages() == [Note(event=event) for event in events]
+    assert mailbox.messages() == events
     assert mailbox.messages() == []

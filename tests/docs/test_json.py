@@ -87,7 +87,7 @@ def test_runs_and_show(printed):
     """`planner show` has the keys of `planner runs`, and more."""
     for run in printed("planner runs"):
         check("planner runs", run)
-        assert set(run["last_event"]) == {"time_s", "text"}
+        assert set(run["last_event"]) == {"time_s", "text", "event", "facts"}
     check("planner show", printed("planner show runs/demo"), also=["planner runs"])
 
 

@@ -8,17 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import JobError
+from planner.events.resuming import ScheduleMoved
+from planner.events.training import SamplesRepeat
 from planner.files import parse_job
 from planner.job.step_schedule import (
     StepSchedule,
     conversions,
     learning_rate,
     lengths,
-    repeated_data_note,
-    schedule_change_note,
+    moved_schedule,
+    repeated_samples,
     total_steps,
 )
 from planner.store.run_folder import job_digest
+from planner.wording.event_text import text_of
 
 
 def job(*settings):
@@ -37,11 +40,16 @@ eval: {samples: 8}
 EPOCHS = ("train.steps=null", "train.epochs=3")
 
 
+def sentences(*given):
+    """What is told of a job's durations."""
+    return tuple(map(text_of, conversions(*given)))
+
+
 def test_every_length_is_resolved():
     """By samples in an epoch, by samples in a step, by steps in the run."""
     spec = job(*EPOCHS, "train.schedule.warmup=10%", "eval.every=0.5 epochs", "checkpoint.every=6400 examples")
     assert lengths(spec, 40_000) == StepSchedule(total_steps=1875, warmup_steps=188, eval_every=313, commit_every=100)
-    assert conversions(spec, 40_000) == (
+    assert sentences(spec, 40_000) == (
         "train 3 epochs = 1875 steps (120000 examples)",
         "warmup 10% = 188 steps (12032 examples)",
         "eval every 0.5 epochs = 313 steps (20032 examples)",
@@ -52,20 +60,20 @@ def test_every_length_is_resolved():
 def test_without_the_data_what_can_be_known_is():
     """The lines of the others say that they need the data."""
     spec = job(*EPOCHS, "train.schedule.warmup=10%", "eval.every=20000 examples rounded")
-    assert conversions(spec) == (
+    assert sentences(spec) == (
         "train 3 epochs, in steps once the data is open",
         "warmup 10%, in steps once the data is open",
         "eval every 20000 examples rounded = 313 steps (20032 examples)",
     )
-    assert conversions(job("train.schedule.warmup=10%")) == ("warmup 10% = 100 steps (6400 examples)",)
+    assert sentences(job("train.schedule.warmup=10%")) == ("warmup 10% = 100 steps (6400 examples)",)
 
 
 def test_steps_need_no_conversion():
     """Nor does an evaluation that is never done."""
-    assert conversions(job("eval.every=7", "checkpoint.every=1 step")) == ()
-    assert conversions(job("eval.every=10%", "eval.samples=0")) == ()
+    assert sentences(job("eval.every=7", "checkpoint.every=1 step")) == ()
+    assert sentences(job("eval.every=10%", "eval.samples=0")) == ()
     assert lengths(job(), 99) == StepSchedule(total_steps=1000, warmup_steps=0, eval_every=100, commit_every="auto")
-    assert conversions(job("train.schedule.warmup=0%")) == ("warmup 0% = 0 steps (0 examples)",)
+    assert sentences(job("train.schedule.warmup=0%")) == ("warmup 0% = 0 steps (0 examples)",)
 
 
 @given(samples=st.integers(1, 10**9), examples=st.integers(1, 10**12), epochs=st.integers(1, 10**6))
@@ -114,37 +122,36 @@ COSINE = ("train.schedule={kind: cosine, warmup: 10%, final_fraction: 0.1}",)
 
 
 def test_another_end_of_a_schedule_is_told_with_its_rates():
-    """Of more steps and of fewer steps. Empty where the rate does not change."""
+    """Of more steps and of fewer steps. Nothing where the rate does not change."""
     before, now = job(*COSINE, "train.steps=160"), job(*COSINE, "train.steps=400")
-    told = schedule_change_note(before, now, 6400, 160, 160)
+    told = moved_schedule(before, now, 6400, 160, 160)
     peak = now.train.optimizer.lr
     new = learning_rate(now.train, 160, lengths(now, 6400))
     assert 0.7 * peak < new < peak
-    change = f"the learning rate of step 160 changes from {peak / 10:.3g} to {new:.3g}"
-    assert told == f"train.schedule: cosine now ends at step 400 instead of 160, so {change}"
-    assert schedule_change_note(now, before, 6400, 20, 400).startswith(
-        "train.schedule: cosine now ends at step 160 instead of"
+    assert told == ScheduleMoved(
+        schedule="cosine", end_step=400, old_end_step=160, step=160, lr=new, old_lr=pytest.approx(peak / 10)
     )
-    assert schedule_change_note(before, before, 6400, 20, 160) == ""
+    assert moved_schedule(now, before, 6400, 20, 400).end_step == 160
+    assert moved_schedule(before, before, 6400, 20, 160) is None
     constant = [job("train.schedule={kind: constant}", f"train.steps={steps}") for steps in (160, 400)]
-    assert schedule_change_note(*constant, 6400, 20, 160) == ""
+    assert moved_schedule(*constant, 6400, 20, 160) is None
     other = job("train.schedule={kind: linear}", "train.steps=400")
-    assert schedule_change_note(before, other, 6400, 20, 160) == ""  # --accept recipe reports it
+    assert moved_schedule(before, other, 6400, 20, 160) is None  # --accept recipe reports it
 
 
 def test_a_step_larger_than_an_epoch_is_told():
-    """With a length in epochs, the note says how many more samples are used."""
-    note = "batch.global 64 is larger than an epoch of 35 samples, so every step repeats some of them"
-    assert repeated_data_note(job("train.steps=9"), 35) == note
-    told = repeated_data_note(job("train.steps=null", "train.epochs=3"), 35)
-    assert told == f"{note}. 2 steps use 128 samples, 22% more than train.epochs asks for"
-    assert repeated_data_note(job("train.steps=9"), 64) == ""
+    """With a length in epochs, the event says how many more samples are used."""
+    assert repeated_samples(job("train.steps=9"), 35) == SamplesRepeat(
+        global_batch=64, num_samples=35, steps=9, more=None
+    )
+    repeated = repeated_samples(job("train.steps=null", "train.epochs=3"), 35)
+    assert (repeated.steps, repeated.more) == (2, pytest.approx(128 / 105 - 1))
+    assert repeated_samples(job("train.steps=9"), 64) is None
 
 
 def test_a_run_that_planned_no_step_has_a_rate():
     """A forged manifest may say so. The rate before is then that of the first step."""
     before, now = (job("train.schedule={kind: linear}", f"train.steps={steps}") for steps in (160, 400))
-    told = schedule_change_note(before, now, 6400, 5, 0)
+    told = moved_schedule(before, now, 6400, 5, 0)
     peak, new = before.train.optimizer.lr, learning_rate(now.train, 5, lengths(now, 6400))
-    change = f"the learning rate of step 5 changes from {peak:.3g} to {new:.3g}"
-    assert told == f"train.schedule: linear now ends at step 400 instead of 0, so {change}"
+    assert (told.end_step, told.old_end_step, told.old_lr, told.lr) == (400, 0, peak, new)

@@ -484,6 +484,9 @@ _NAMES = {
 }
 _OTHER_HELD = "its manifest is not the one that this generation went on from"
 
+_ONLY_TOLD = header(4, changed=["recipe: accepted by name"])
+_ACCEPTED = header(4, accepted=[{"field": "recipe", "before": "1", "now": "0"}])
+
 PLACES: dict[str, Callable[[Alter], Plant]] = {
     "run.json": lambda change: lambda run: reseal(run / "run.json", change),
     "jobs": lambda change: lambda run: with_job(run, change),
@@ -1044,9 +1047,24 @@ FAULTS = {
         "its job has kind own in some of model, data, objective and optimizer, and not in all",
         NO_JOB,
     ),
+    "a forged recipe that only a text calls accepted": Fault(
+        rechained(
+            lambda record: (
+                identity(4, recipe="0" * 64)(record),
+                _ONLY_TOLD(record),
+            ),
+            identity(4, recipe="0" * 64),
+        ),
+        "generation 4: another recipe than before, and nobody accepted it",
+        "generation 4: another 'recipe' than before, and nobody accepted it",
+        SAME_STEPS,
+    ),
     "a forged recipe that is accepted": Fault(
         rechained(
-            lambda record: (identity(4, recipe="0" * 64)(record), header(4, changed=["recipe: x"])(record)),
+            lambda record: (
+                identity(4, recipe="0" * 64)(record),
+                _ACCEPTED(record),
+            ),
             identity(4, recipe="0" * 64),
         ),
         "generation 4: another recipe is on record than its job has",
@@ -1143,12 +1161,17 @@ FAULTS = {
     **{
         f"{place} of format {found!r}": Fault(
             plant(set_format(found)),
-            f"format {found}, this one reads {reads}" if found else "written before formats had numbers",
-            f"is of format {found!r}, and this script reads {reads}",
+            f"format {found}, this one reads {reads['planner']}" if found else "written before formats had numbers",
+            f"is of format {found!r}, and this script reads {reads['script']}",
             NO_JOB if place == "jobs" else None,
         )
         for place, plant in PLACES.items()
-        for reads in [format_versions.STORED[place]]
-        for found in (reads + 1, None, True, str(reads))
+        for number in [format_versions.STORED[place]]
+        for reads in [
+            {"planner": "1, 2 and 3", "script": "1 or 2 or 3"}
+            if place == "ledger"
+            else {"planner": str(number), "script": str(number)}
+        ]
+        for found in (number + 1, None, True, str(number))
     },
 }

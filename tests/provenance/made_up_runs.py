@@ -4,6 +4,7 @@ import contextlib
 import json
 from hashlib import sha256
 
+from planner.events.event import Event, facts_of
 from planner.job import Job, batch_sizes
 from planner.job.step_schedule import learning_rate, lengths
 from planner.plan import make_plan
@@ -23,6 +24,7 @@ from planner.store.records import (
 )
 from planner.store.run_folder import RunFolder, commit_name
 from planner.store.storage import Storage
+from planner.wording.event_text import text_of
 
 BEGAN_S = 1_700_000_000.0
 
@@ -196,9 +198,12 @@ class MadeUpRun:
         self._measured_step = self.step
         return self
 
-    def note(self, message):
-        """Write a message."""
-        self._ledger.write(EventRecord(message=message, time_s=self._header.time_s + 1))
+    def note(self, message, event="", facts=None):
+        """Write an event: one of `planner.events`, or its text with its name and its facts."""
+        if isinstance(message, Event):
+            message, event, facts = text_of(message), message.name, facts_of(message)
+        time_s = self._header.time_s + 1
+        self._ledger.write(EventRecord(event=event, facts=facts or {}, message=message, time_s=time_s))
         return self
 
     def _keep_point(self):

@@ -11,6 +11,7 @@ from verifiers import run_script
 
 from planner.provenance.audit import audit
 from planner.provenance.compare import read_trace
+from planner.store.records import AcceptedChange
 from planner.store.run_folder import commit_name
 
 
@@ -120,14 +121,23 @@ def test_steps_after_the_last_commit_are_uncommitted(tmp_path):
     assert verified(made.run)[0] == 0
 
 
-@pytest.mark.parametrize("changed", [(), ("recipe: accepted by name",)], ids=["refused", "accepted"])
-def test_a_change_of_the_recipe_must_be_accepted(tmp_path, changed):
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"changed": ("recipe: accepted by name",)},
+        {"accepted": (AcceptedChange(field="recipe", before="1", now="0"),)},
+        {"format": 2, "changed": ("recipe: accepted by name",)},
+    ],
+    ids=["refused", "only in a text", "accepted", "accepted in format 2"],
+)
+def test_a_change_of_the_recipe_must_be_accepted(tmp_path, fields):
     """By the header of the generation that begins with another job."""
     made = MadeUpRun(tmp_path).begin(2).steps(3).commit()
-    made.change_job(text_job(tmp_path, train={"clip_norm": 0.5})).begin(3, made.name, changed=changed).steps(2).commit()
+    made.change_job(text_job(tmp_path, train={"clip_norm": 0.5})).begin(3, made.name, **fields).steps(2).commit()
     found = audit(made.run).findings
     code, output = verified(made.run)
-    if changed:
+    if "accepted" in fields or "format" in fields:
         assert (found, code) == ((), 0), output
     else:
         assert found == ("generation 2: another recipe than before, and nobody accepted it",)

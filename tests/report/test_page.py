@@ -64,7 +64,7 @@ def test_a_page_is_whole_and_says_what_happened(one):
     assert "160 of 160 optimizer steps with a global batch of 64 samples: 10,240 samples." in reader.text
     assert "Failures undid 2 steps (128 samples)." in reader.text
     assert "Node lost: 5 -> 4 workers, 2 steps done again" in reader.text
-    assert "Notice for 1 worker of 4, 28 s left; room for 3." in reader.text
+    assert "Resize: notice for 1 worker of 4, 28 s left; room for 3." in reader.text
     assert "4 commits paused training for 2 s together" in reader.text
     assert "Audit: clean." in reader.text
     headings = re.findall(r"<h3>([^<]*)</h3>", one)

@@ -62,7 +62,7 @@ def survey(*segments, **found):
     return Survey(**{"url": "runs/x", "problem": "", "segments": segments, "num_generations": len(segments), **found})
 
 
-STOPPED = EventRecord(message="stopped: the data changed", time_s=BEGAN_S)
+STOPPED = EventRecord(event="generation_stopped", message="stopped: the data changed", time_s=BEGAN_S)
 
 
 @pytest.mark.parametrize(

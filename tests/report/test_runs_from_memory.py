@@ -7,6 +7,7 @@ import pytest
 from made_up_runs import BEGAN_S, MadeUpRun
 
 from planner.dispatch.run_metrics import RunMetrics
+from planner.events.saves import LoadedFromMemory
 from planner.provenance.audit import audit
 from planner.report.audits import verdict
 from planner.report.run_history import RunHistory
@@ -19,15 +20,17 @@ from planner.store.run_folder import commit_name
 from planner.store.survey import is_run, survey
 from planner.story.read import read_story
 from planner.tracking.feed import Feed
+from planner.wording.event_text import text_of
 
-TOLD = "loaded from memory: step 5 of generation 1, copies of 4 workers on 3 nodes (1 replica)"
+LOADED = LoadedFromMemory(step=5, generation=1, workers=4, nodes=3)
+TOLD = text_of(LOADED)
 
 
 @pytest.fixture
 def made(tmp_path):
     """4 workers commit step 3 and hand step 5 over in memory. 2 workers go on and die at 9, after a copy of step 8."""
     made = MadeUpRun(tmp_path, steps=12).begin(4).steps(3).commit().steps(2)
-    return made.begin(2, made.name, is_held=True).note(TOLD).steps(4)
+    return made.begin(2, made.name, is_held=True).note(LOADED).steps(4)
 
 
 @pytest.fixture

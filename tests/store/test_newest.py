@@ -6,6 +6,7 @@ from test_survey import committed, recorded
 
 from planner.base.disk import read_part
 from planner.errors import ManifestMismatch, NewerFormat, StoreError, Unreachable
+from planner.events.resuming import CommitNotUsed
 from planner.store.newest import newest_commit, newest_named, newest_of, readable
 from planner.store.run_folder import RunFolder, commit_name
 from planner.store.survey import survey
@@ -78,13 +79,10 @@ def without_second(run, harm):
     """The newest commit, and what is said of the second one, which `harm` has harmed."""
     harm(run.storage, run.commits()[-1])
     newest = newest_commit(run)
-    (note,) = newest.notes
-    assert survey(run.storage.url).passed_over == (note,)
+    (event,) = newest.not_used
+    assert survey(run.storage.url).not_used == (event,)
     assert survey(run.storage.url).newest == newest.manifest
-    return newest.manifest.step, note
-
-
-AGAIN = "Without it, the run resumes from step 2, and does 2 steps again"
+    return newest.manifest.step, event
 
 
 @pytest.mark.parametrize(
@@ -98,20 +96,18 @@ AGAIN = "Without it, the run resumes from step 2, and does 2 steps again"
 )
 def test_what_is_lost_with_a_damaged_commit_is_told(run, harm, why):
     """Why, from which step a run resumes without it, and how many steps it does again. A survey says the same."""
-    begin, note = without_second(run, harm)
-    assert begin == 2
-    assert note.startswith(f"commit {commit_name(4, 1)} was passed over: ")
-    assert why in note
-    assert note.endswith(f". {AGAIN}")
+    begin, event = without_second(run, harm)
+    assert begin == event.resume_step == 2
+    assert (event.commit, event.again) == (commit_name(4, 1), 2)
+    assert why in event.reason
 
 
 def test_a_commit_that_only_the_ledger_has_is_told(run):
     """Its manifest is gone."""
     run.storage.delete("ledger")
     write(run.storage, 1, step(0), step(1), recorded(run.storage, 2), step(2), step(3), recorded(run.storage, 4))
-    _, note = without_second(run, lambda storage, name: storage.delete(f"manifests/{name}.json"))
-    lost = f"commit {commit_name(4, 1)} is lost: the ledger records it, but its manifest is gone"
-    assert note == f"{lost}. {AGAIN}"
+    _, event = without_second(run, lambda storage, name: storage.delete(f"manifests/{name}.json"))
+    assert event == CommitNotUsed(commit=commit_name(4, 1), reason=None, resume_step=2, again=2)
 
 
 @pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), OSError(5, "Input/output error")])
@@ -150,4 +146,4 @@ def test_a_commit_that_comes_meanwhile_counts(run, monkeypatch):
 
     monkeypatch.setattr(RunFolder, "manifest", read)
     newest = newest_commit(run)
-    assert (newest.manifest.step, newest.notes) == (6, [])
+    assert (newest.manifest.step, newest.not_used) == (6, [])

@@ -46,7 +46,7 @@ def test_it_is_the_same_job_wherever_ray_unpacks_it(sections):
     """A run that goes on on another cluster has nothing to report or to refuse."""
     first, second = unpacked(sections, 1), unpacked(sections, 2)
     assert job_digest(first) == job_digest(second)
-    assert job_changes(first, second) == {}
+    assert job_changes(first, second) == []
     identity = identity_of(first, Data, Data)
     assert identity_of(second, Data, Data) == identity
     stored = Job.model_validate({key: value for key, value in json.loads(job_file(second)).items() if key != "format"})

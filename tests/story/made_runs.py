@@ -83,9 +83,9 @@ def evaluation(number, loss=2.0):
     return EvalRecord(step=number, samples=3, tokens=9, loss=loss, metrics={"accuracy": 0.5}, seconds=0.25)
 
 
-def event(message, time_s):
+def event(message, time_s, name=""):
     """An event's record."""
-    return EventRecord(message=message, time_s=time_s)
+    return EventRecord(event=name, message=message, time_s=time_s)
 
 
 def measurement(number, time_s, **changed):
@@ -115,18 +115,19 @@ def eventful():
     yield header(1, 4, 0, time_s=at + 10, launched_s=at, launch_id="a")
     yield evaluation(0, 5.5)
     yield from map(step, range(35))
-    yield event("resize: notice for 1 worker of 4, 28 s left; room for 3", at + 45)
+    yield event("a node will be taken", at + 44)
+    yield event("resize: notice for 1 worker of 4, 28 s left; room for 3", at + 45, "notice")
     yield commit(35)
     yield header(2, 3, 35, time_s=at + 60, launched_s=at, launch_id="a", parent="x")
     yield from map(step, range(35, 84))
-    yield event("resize: 3 -> 5, 0.38 s per step instead of 0.64 s", at + 109)
+    yield event("resize: 3 -> 5, 0.38 s per step instead of 0.64 s", at + 109, "resizes")
     yield commit(84)
     yield header(3, 5, 84, time_s=at + 120, launched_s=at, launch_id="a", parent="x")
     yield from map(step, range(84, 110))
     yield commit(110)
     yield from (step(number, loss=99.0) for number in (110, 111))
     yield header(4, 4, 110, time_s=at + 180, launched_s=at, launch_id="a", parent="x")
-    yield event("1 node lost: training resumes from the last commit", at + 181)
+    yield event("1 node lost: training resumes from the last commit", at + 181, "nodes_lost")
     yield from map(step, range(110, 160))
     yield commit(160)
     yield evaluation(160, 2.5)

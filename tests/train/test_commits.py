@@ -35,7 +35,7 @@ class Journal:
 
     def __init__(self, run, rank=0):
         self.run_id, self.rank = run.ensure_identity().run_id, rank
-        self.records, self.notes, self.failure, self.head = [], [], None, "0" * 64
+        self.records, self.events, self.failure, self.head = [], [], None, "0" * 64
         self.writers = set()
 
     def stored_head(self):
@@ -44,9 +44,9 @@ class Journal:
     def sync(self):
         pass
 
-    def note(self, message):
+    def note(self, event):
         self.writers.add(threading.current_thread())
-        self.notes.append(message)
+        self.events.append(event)
 
     def record_commit(self, record):
         self.writers.add(threading.current_thread())
@@ -390,7 +390,7 @@ def commit_all(commits, steps):
     ids=["full", "store", "unexpected"],
 )
 def test_old_files_that_cannot_be_removed_end_no_run(run, pruned, error, reason):
-    """The step is durable, and the note says so. Each commit tries again, and the same reason is noted once."""
+    """The step is durable, and the event says so. Each commit tries again, and the same reason is noted once."""
     commits, journal, errors, tried = pruned
     errors.append(error)
     commit_all(commits, (1, 2, 3))
@@ -398,12 +398,9 @@ def test_old_files_that_cannot_be_removed_end_no_run(run, pruned, error, reason)
     assert commits.failure is None
     assert commits.finish().step == 4
     assert [record.step for record in journal.records] == [1, 2, 3, 4]
-    [note] = journal.notes
-    assert re.fullmatch(
-        rf"step 1 is durable, but files of older commits could not be removed: {reason}. "
-        "This is tried again after the next commit",
-        note,
-    )
+    [event] = journal.events
+    assert event.step == 1
+    assert re.fullmatch(reason, event.reason)
     assert len(tried) == 4
     assert run.storage.names("checkpoints") == [commit_name(step, 1) for step in (1, 2, 3, 4)]
     assert journal.writers == {threading.current_thread()}
@@ -419,7 +416,7 @@ def test_old_files_are_removed_when_that_works_again(run, pruned):
     assert run.storage.names("checkpoints") == [commit_name(3, 1)]
     errors.append(FULL)
     commit_all(commits, (4,))
-    assert [note.partition(" is durable")[0] for note in journal.notes] == ["step 1", "step 4"]
+    assert [event.step for event in journal.events] == [1, 4]
 
 
 def test_a_failed_removal_is_noted_at_the_next_step(pruned):
@@ -430,7 +427,7 @@ def test_a_failed_removal_is_noted_at_the_next_step(pruned):
     until_durable(commits)
     wait_for(commits._pruning._work)
     commits.advance(0, is_sealed=False)
-    assert len(journal.notes) == 1
+    assert len(journal.events) == 1
 
 
 @pytest.mark.parametrize(("verify", "is_found"), [("on_load", False), ("read_back", True)])

@@ -4,19 +4,20 @@ from itertools import pairwise
 
 import pytest
 
+from planner.events.saves import CopyInterval
 from planner.train.memory_copies import CopyPace
 
 
 def copied(every, steps, *, step_s=1.0, copy_s=0.001):
     """The steps after which a copy was made. As in the loop: asked when a step ends, and told of it afterwards."""
-    pace, found, notes = CopyPace(every), [], []
+    pace, found, events = CopyPace(every), [], []
     for step in range(1, steps + 1):
         is_due = pace.is_due()
-        notes.append(pace.did_step(step_s))
+        events.append(pace.did_step(step_s))
         if is_due:
             pace.did_copy(copy_s)
             found.append(step)
-    return found, [*filter(None, notes)]
+    return found, [*filter(None, events)]
 
 
 @pytest.mark.parametrize("every", [1, 2, 5])
@@ -30,23 +31,23 @@ def test_off_makes_none():
 
 def test_auto_copies_at_once_when_it_knows_steps_and_then_so_that_it_costs_two_percent():
     """A copy of 0.1 s for steps of 1 s: every 5 steps."""
-    found, notes = copied("auto", 40, copy_s=0.1)
+    found, events = copied("auto", 40, copy_s=0.1)
     assert found[0] == 4
     assert {b - a for a, b in pairwise(found)} == {5}
-    assert notes == ["copies in memory every 5 steps: one takes 100 ms"]
+    assert events == [CopyInterval(steps=5, copy_s=0.1)]
 
 
 def test_a_small_change_of_the_interval_is_not_told():
     """On a busy machine, times vary by a factor of two from copy to copy."""
-    pace, notes = CopyPace("auto"), []
+    pace, events = CopyPace("auto"), []
     for copy_s in [0.04] * 20 + [0.1, 0.04, 0.02] * 20 + [0.1] * 20 + [0.2] * 20:
         while not pace.is_due():
-            notes.append(pace.did_step(1.0))
-        notes.append(pace.did_step(1.0))
+            events.append(pace.did_step(1.0))
+        events.append(pace.did_step(1.0))
         pace.did_copy(copy_s)
-    assert [note for note in notes if note] == [
-        "copies in memory every 2 steps: one takes 40 ms",
-        "copies in memory every 10 steps: one takes 200 ms",
+    assert [event for event in events if event] == [
+        CopyInterval(steps=2, copy_s=0.04),
+        CopyInterval(steps=10, copy_s=0.2),
     ]
 
 

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from earlier import FORMATS, unpack
 from forging import PLACES, forged, reseal, set_format
 from verifiers import run_script
 
@@ -17,6 +18,7 @@ from planner.job import Job
 from planner.plan import layout, make_plan
 from planner.plan.layout import Balanced, Bitwise
 from planner.provenance.audit import audit
+from planner.provenance.lineage import header_of
 from planner.store.ledger import LedgerWriter
 from planner.store.newest import newest_commit
 from planner.store.records import NO_HEAD, CommitRecord, chained
@@ -262,23 +264,24 @@ def in_file(file, change):
     file.write_text(json.dumps(value))
 
 
-FORMATS = {
+PLANTS = {
     **{place: PLACES[place] for place in ("run.json", "jobs", "ledger", "manifests")},
     "generations": lambda change: lambda url: in_file(url / "generations" / "000002.json", change),
 }
 
 
 @pytest.mark.parametrize("found", ["newer", None, True, "1"], ids=str)
-@pytest.mark.parametrize("place", FORMATS)
+@pytest.mark.parametrize("place", PLANTS)
 def test_another_format_is_refused(url, corpus, place, found):
     """What a newer version wrote, and what was written before there were numbers: said, with what to do.
 
     `forging.py` asks the same of audits.
     """
-    reads = format_versions.STORED[place]
-    found = reads + 1 if found == "newer" else found
-    FORMATS[place](set_format(found))(url)
-    why = f"written before formats had numbers, and this version of planner reads format {reads}"
+    found = format_versions.STORED[place] + 1 if found == "newer" else found
+    PLANTS[place](set_format(found))(url)
+    reads = "1, 2 and 3" if place == "ledger" else format_versions.STORED[place]
+    formats = "formats" if place == "ledger" else "format"
+    why = f"written before formats had numbers, and this version of planner reads {formats} {reads}"
     if found is not None:
         why = rf"written by another version of planner \(format {found}, this one reads {reads}\)"
     job = make_job(corpus, train={"steps": 7})
@@ -291,10 +294,37 @@ def test_another_format_is_refused(url, corpus, place, found):
 
 def test_the_format_harness_changes_nothing(url, corpus):
     """With the format that this version writes, all is well: what is refused above is the format."""
-    for place, plant in FORMATS.items():
+    for place, plant in PLANTS.items():
         plant(set_format(format_versions.STORED[place]))(url)
     assert audit(run_at(url)).clean
     assert train_to(url, make_job(corpus, train={"steps": 7})).finished
+
+
+@pytest.mark.parametrize("number", FORMATS)
+def test_a_run_of_an_earlier_version_resumes(tmp_path, monkeypatch, number):
+    """Its next generation has a ledger of the newest format. The audit takes all of them."""
+    url = unpack(number, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    run = run_at(url)
+    newest = run.manifest(run.commits()[-1])
+    assert train_to(url, run.job(newest.job_digest)).finished
+    found = audit(run)
+    assert found.clean, found.findings
+    assert [header_of(run, each).format for each in run.segments()] == [number, number, 3]
+    assert run_script(url)[0] == 0
+
+
+def test_a_run_whose_texts_are_all_x_resumes_as_any_other(url, corpus, monkeypatch):
+    """A change is accepted by its field, and no reader needs a text."""
+    monkeypatch.setattr(journal, "text_of", lambda _event: "x")
+    job = make_job(corpus, train={"steps": 9, "seed": 1})
+    train_to(url, job, stop_at=7, accept=["seed"])
+    assert train_to(url, job).finished
+    found = audit(run_at(url))
+    assert found.clean, found.findings
+    header = header_of(run_at(url), 3)
+    assert set(header.changed) == {"x"}
+    assert [(change.field, change.before, change.now) for change in header.accepted] == [("seed", "0", "1")]
 
 
 def test_a_record_names_its_manifest():

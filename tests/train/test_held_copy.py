@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.events.saves import HostRoomLacking
 from planner.train.checkpoints.held_copy import HeldCopy
 from planner.train.host_room import HostNeed, room_of
 
@@ -109,10 +110,7 @@ def test_commits_are_synchronous_where_copies_do_not_fit(needs, host):
     """Four fifths of a host's available memory are for its workers' copies, and for what training will take."""
     room = room_of(needs, 1)
     assert room.copies == (0 if host else 1)
-    assert bool(room.notes) == bool(host)
-    if host:
-        asked = f"a copy of the state on {host} needs "
-        assert room.notes[0].startswith(f"training goes on with synchronous commits: {asked}")
+    assert [(lacking.copies, lacking.host) for lacking in room.lacking] == ([(1, host)] if host else [])
 
 
 def test_what_keepers_hold_of_earlier_generations_counts_as_available():
@@ -123,22 +121,21 @@ def test_what_keepers_hold_of_earlier_generations_counts_as_available():
     assert room_of([one, other], 1).copies == 1
 
 
-def test_the_note_has_the_numbers():
+def test_the_event_has_the_numbers():
     """Of both workers of the host together."""
-    assert room_of([need("node-1", 3 * 10**9, 10**9, 8 * 10**9)] * 2, 1).notes == (
-        (
-            "training goes on with synchronous commits: a copy of the state on node-1 needs 6.0 GB of host memory, and "
-            "of 8.0 GB available, training takes 2.0 GB and a fifth is left free"
+    assert room_of([need("node-1", 3 * 10**9, 10**9, 8 * 10**9)] * 2, 1).lacking == (
+        HostRoomLacking(
+            copies=1, host="node-1", needed_bytes=6 * 10**9, available_bytes=8 * 10**9, training_bytes=2 * 10**9
         ),
     )
 
 
 @pytest.mark.parametrize(("copy", "copies"), [(200, 4), (201, 2), (400, 2), (401, 1), (800, 1), (801, 0)])
 def test_the_copies_of_other_nodes_go_first(copy, copies):
-    """Then those for resizes, then the one for commits. Each has its note."""
+    """Then those for resizes, then the one for commits. Each has its event."""
     room = room_of([need("a", copy, node="1"), need("b", copy, node="2")], 4)
     assert room.copies == copies
-    assert len(room.notes) == {4: 0, 2: 1, 1: 2, 0: 3}[copies]
+    assert len(room.lacking) == {4: 0, 2: 1, 1: 2, 0: 3}[copies]
 
 
 @pytest.mark.parametrize(

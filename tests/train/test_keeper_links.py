@@ -3,6 +3,7 @@
 import pytest
 from events import EVENT_S
 
+from planner.events.saves import KeeperFound, KeeperLost
 from planner.keeper.addresses import Keepers
 from planner.keeper.client import KeeperFull, KeeperGone
 from planner.keeper.server import Keeper
@@ -58,7 +59,7 @@ def test_a_keeper_that_comes_later_is_found(place):
     place.start("a")
     place.later(links)
     assert links.is_up
-    assert links.take_notes() == ["copies in memory again"]
+    assert links.take_events() == [KeeperFound()]
     place.later(links)
     assert place.asked == 2
     links.close(is_publishing=False)
@@ -68,12 +69,12 @@ def test_a_keeper_that_is_lost_is_replaced(place):
     """Both are said once."""
     place.start("a")
     links = place.links()
-    assert (links.is_up, links.take_notes()) == (True, [])
+    assert (links.is_up, links.take_events()) == (True, [])
     place.end("a")
     for _ in range(2):
         links.lose(KeeperGone("it is gone"))
     assert not links.is_up
-    assert links.take_notes() == ["no copies in memory for now: it is gone"]
+    assert links.take_events() == [KeeperLost(is_full=False, reason="it is gone")]
     place.later(links)
     assert not links.is_up
     place.start("a")
@@ -90,7 +91,7 @@ def test_a_full_keeper_is_not_asked_again(place):
     place.later(links)
     assert not links.is_up
     assert place.asked == 1
-    assert links.take_notes() == ["no copies in memory: it is full"]
+    assert links.take_events() == [KeeperLost(is_full=True, reason="it is full")]
     links.close(is_publishing=False)
 
 

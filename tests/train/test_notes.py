@@ -1,13 +1,30 @@
-"""Notes in the ledger."""
+"""Events in the ledger."""
 
+from planner.events.training import DataNote, HeldOutNotFinite
 from planner.train.journal import Journal
 
+UNPACKED = "/tmp/ray/session_1/runtime_resources/working_dir_files/_ray_pkg_2"
 
-def test_a_note_keeps_the_seconds_of_a_wait_for_room():
-    """`planner.provenance.run_times` counts them as waiting, and not as a pause."""
-    written = []
+
+def written(*events):
+    """The records of these events."""
+    found = []
     journal = object.__new__(Journal)
-    journal._write = written.append
-    journal.note("plain")
-    journal.note("no group could start", 40.0)
-    assert [(record.message, record.waited_s) for record in written] == [("plain", 0.0), ("no group could start", 40.0)]
+    journal._write = found.append
+    for event in events:
+        journal.note(event)
+    return found
+
+
+def test_an_event_is_written_as_its_name_its_facts_and_its_text():
+    """Readers use the first two."""
+    (record,) = written(HeldOutNotFinite(step=7))
+    assert (record.event, record.facts, record.told) == ("held_out_not_finite", {"step": 7}, HeldOutNotFinite(step=7))
+    assert record.message == "step 7: the held-out loss is not finite"
+
+
+def test_facts_have_the_paths_of_the_folder_that_was_submitted():
+    """Ray unpacks it elsewhere on every cluster."""
+    (record,) = written(DataNote(text=f"{UNPACKED}/rows.jsonl has 2 bad rows"))
+    assert record.facts == {"text": "rows.jsonl has 2 bad rows"}
+    assert record.message == "data: rows.jsonl has 2 bad rows"

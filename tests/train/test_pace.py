@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.events.saves import CommitInterval
 from planner.plan import checkpoint_interval
 from planner.store.earlier_generations import EarlierGenerations
 from planner.train.pace import FIRST_COMMIT_S, MOST_WORK_S, EverySteps, MeasuredPace
@@ -92,7 +93,7 @@ def test_then_the_interval_is_the_formulas():
     measured = gaps(training.commits)
     assert 166 <= measured[0] <= 172
     assert measured == sorted(measured)
-    assert training.news[0].startswith("commits about every 84 s, 169 steps now: a save costs 1 s, ")
+    assert (training.news[0].steps, training.news[0].measured.save_s, training.news[0].steps_left) == (169, 1.0, None)
 
 
 @pytest.mark.parametrize("factor", [4, 16])
@@ -117,10 +118,10 @@ def test_the_interval_follows_what_a_step_takes():
 
 
 def test_more_losses_make_it_shorter():
-    """Of two runs of equal length; the reason says how many."""
+    """Of two runs of equal length; the event says how many."""
     few, many = (Training(past(losses=n, observed_s=36_000.0)).run(2000, 0.5) for n in (0, 20))
     assert gaps(many.commits)[0] < gaps(few.commits)[0] / 3
-    assert "(20 in 10 h so far" in many.news[0]
+    assert many.news[0].measured.losses == 20
 
 
 def test_a_resumed_run_needs_no_early_commit():
@@ -145,7 +146,7 @@ def test_no_more_than_half_an_hour_is_at_risk(step_s):
         3 * int(MOST_WORK_S / step_s + 3), step_s
     )
     assert max(gaps(training.commits)) == max(2, int(MOST_WORK_S / step_s))
-    assert ", the limit of work at risk. The measured interval would be about every " in training.news[0]
+    assert training.news[0].steps < training.news[0].measured.steps
 
 
 def test_the_cap_holds_where_few_steps_take_most_of_the_time():
@@ -169,7 +170,9 @@ def test_the_interval_is_the_functions_own():
     """From the median of what was measured, at the time of asking."""
     training = Training(past(losses=2, observed_s=500.0)).run(3, 0.5)
     expected = checkpoint_interval(save_s=1.0, step_s=0.5, losses=2, observed_s=501.5)
-    assert training.news == [f"commits {expected.reason}"]
+    assert training.news == [
+        CommitInterval(steps=expected.steps, work_s=expected.work_s, measured=expected, steps_left=None)
+    ]
 
 
 # -- commits that are written beside training
@@ -180,7 +183,7 @@ def test_no_commit_begins_while_one_is_written():
     training = Training(past(save_times=(0.02,)), save_s=0.02, write_s=100.0).run(3000, 0.5)
     assert training.waits == 0
     assert set(gaps(training.commits)) == {201}
-    assert " and is durable after 100 s, " in training.news[-1]
+    assert training.news[-1].measured.write_s == pytest.approx(100)
 
 
 def test_slower_steps_beside_a_write_count_as_the_cost_of_a_save():
@@ -188,20 +191,20 @@ def test_slower_steps_beside_a_write_count_as_the_cost_of_a_save():
     training = Training(past(save_times=()), save_s=0.1, write_s=100.0, slower_s=0.5).run(5000, 0.5)
     expected = checkpoint_interval(save_s=0.1 + 0.5 * 100, step_s=0.5, losses=0, observed_s=training.now_s - 1000.0)
     assert gaps(training.commits)[-1] == pytest.approx(expected.steps, rel=0.2)
-    assert any("a save costs 50 s, " in note for note in training.news)
+    assert any(event.measured.save_s == pytest.approx(50, abs=0.5) for event in training.news)
 
 
 def test_few_steps_beside_a_write_say_nothing():
     """Two of them, each of twice the usual time: that may be chance."""
     training = Training(past(save_times=()), save_s=1.0, write_s=1.0, slower_s=0.5).run(60, 0.5)
     assert len(training.commits) == 1
-    assert "a save costs 1 s, " in training.news[0]
+    assert training.news[0].measured.save_s == pytest.approx(1)
 
 
 def test_a_write_beside_which_steps_are_quicker_earns_nothing():
     """Noise must not make a save cost less than its pause."""
     training = Training(past(save_times=()), save_s=1.0, write_s=20.0, slower_s=-0.2).run(1000, 0.5)
-    assert all("a save costs 1 s, " in note for note in training.news)
+    assert all(event.measured.save_s == pytest.approx(1) for event in training.news)
 
 
 def test_half_an_hour_at_risk_is_the_limit_while_a_commit_is_written_too():
@@ -242,10 +245,8 @@ def test_it_needs_no_torch():
 
 
 def test_an_interval_beyond_the_end_is_told_as_what_it_comes_to():
-    """The note must not promise a commit that never comes."""
+    """The event must not promise a commit that never comes."""
     training = Training(NOTHING, last_step=100).run(50, 0.5)
-    [note] = training.news
-    remain = 100 - training.commits[0] - 2
-    reason = "since the measured interval is about every "
-    assert note.startswith(f"commits only at the end, in {remain} steps, {reason}")
-    assert Training(NOTHING, last_step=300).run(50, 0.5).news[0].startswith("commits about every ")
+    [event] = training.news
+    assert event.steps_left == 100 - training.commits[0] - 2
+    assert Training(NOTHING, last_step=300).run(50, 0.5).news[0].steps_left is None

@@ -118,10 +118,11 @@ def test_without_adapters_a_model_is_its_base(tiny_model):
 
 
 def test_adapters_stand_where_the_job_wants_them(tiny_model):
-    """A name that matches nothing is refused even if others match. A note has the number of layers with adapters."""
+    """A name that matches nothing is refused even if others match. An event has the number of layers with adapters."""
     from planner.errors import UserError
+    from planner.events.training import AdaptersPlaced
     from planner.job import Lora
-    from planner.train.models.hf import adapters_text, add_adapters
+    from planner.train.models.hf import adapters_of, add_adapters
 
     folder = tiny_model("llama")
     model = hf_model(folder, "sdpa")
@@ -130,11 +131,12 @@ def test_adapters_stand_where_the_job_wants_them(tiny_model):
     ):
         add_adapters(model.hf, Lora(rank=2, targets=("q_proj", "v_prj")))
     add_adapters(model.hf, Lora(rank=2, targets=("q_proj", "self_attn.v_proj")))
-    assert adapters_text(model) == "adapters on 4 of 14 layers"
-    for targets, expected in [(None, "14 of 14"), (("embed_tokens", "lm_head"), "2 of 16")]:
+    assert adapters_of(model) == AdaptersPlaced(adapted=4, layers=14)
+    for targets, expected in [(None, (14, 14)), (("embed_tokens", "lm_head"), (2, 16))]:
         other = hf_model(folder, "sdpa")
         add_adapters(other.hf, Lora(rank=2, targets=targets))
-        assert adapters_text(other) == f"adapters on {expected} layers"
+        found = adapters_of(other)
+        assert (found.adapted, found.layers) == expected
 
 
 @given(st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=6), min_size=1, max_size=3))

@@ -7,6 +7,7 @@ from planner.report.page.parts import memory_curve, step_parts, time_parts
 from planner.report.page.run_values import ReportedRun
 from planner.report.page.sentences import (
     batches,
+    capitalized,
     change_words,
     curve_words,
     many,
@@ -118,9 +119,9 @@ def _change(at: int, change: Change) -> Html:
     pause_s = change.resumed_s - change.at_s
     when = f"{span(change.at_s)} after the start, generation {change.generation}, step {change.step:,}"
     body = [
-        element("p", element("strong", sentence(change_words(change)).removesuffix("."))),
+        element("p", element("strong", capitalized(change_words(change)))),
         element("p", f"{when}. No step for {span(pause_s)}.", class_="when"),
-        *(element("p", sentence(reason.removeprefix("resize: "))) for reason in change.reasons),
+        *(element("p", sentence(reason)) for reason in change.reasons),
     ]
     return element("li", element("span", str(at), class_="mark"), element("div", *body))
 

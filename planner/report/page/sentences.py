@@ -1,6 +1,6 @@
 """Sentences about a run, for readers and as text alternatives of its pictures."""
 
-from planner.base.text import counted, duration
+from planner.base.text import duration
 from planner.story.curves import Curve
 from planner.story.values import Change, RunStory
 
@@ -27,15 +27,20 @@ def span(seconds: float) -> str:
 _UNITS = {1: "s", 60: "min", 3600: "h"}
 
 
+def capitalized(text: str) -> str:
+    """A text with a capital letter."""
+    return text[:1].upper() + text[1:]
+
+
 def sentence(text: str) -> str:
     """A message as a sentence: with a capital letter and a full stop."""
-    text = text[:1].upper() + text[1:]
+    text = capitalized(text)
     return text if text.endswith((".", "!", "?", "...")) else f"{text}."
 
 
 def many(count: int, thing: str) -> str:
     """`1 worker`, `10,240 samples`."""
-    return counted(count, thing).replace(str(count), f"{count:,}", 1)
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
 def spread(story: RunStory) -> str:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from planner.base import progress_counter
-from planner.base.text import counted
+from planner.events.saves import LoadedFromMemory
 from planner.keeper.addresses import Address, Keepers
 from planner.keeper.client import KeeperClient, KeeperError, KeeperGone
 from planner.keeper.copies import Copy, CopyKey
@@ -23,6 +23,7 @@ from planner.train.collectives import shard_of
 from planner.train.copies import flat_tensor
 from planner.train.state import TrainState
 from planner.train.world import World
+from planner.wording.training_events import held_text
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -42,14 +43,20 @@ class HeldStep:
     manifest: HeldManifest
 
     @property
+    def loaded(self) -> LoadedFromMemory:
+        """The event of a generation that resumes from them."""
+        places = [sources[0] for sources in self.whole.sources]
+        return LoadedFromMemory(
+            step=self.whole.step,
+            generation=self.whole.generation,
+            workers=len(places),
+            nodes=len({source.node for source in places}),
+        )
+
+    @property
     def text(self) -> str:
         """Which copies they are, for people."""
-        places = [sources[0] for sources in self.whole.sources]
-        nodes = len({source.node for source in places})
-        return (
-            f"step {self.whole.step} of generation {self.whole.generation}, copies of "
-            f"{counted(len(places), 'worker')} on {counted(nodes, 'node')}"
-        )
+        return held_text(self.loaded)
 
 
 def newest_held(world: World, keepers: Keepers | None) -> HeldStep | None:

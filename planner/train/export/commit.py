@@ -12,6 +12,7 @@ from planner.store.records import Manifest
 from planner.store.run_folder import RunFolder, commit_of
 from planner.train.export.atomic_folder import unfinished_folder
 from planner.train.export.model_writer import DType, Progress, What, Writer
+from planner.wording.resuming import not_used_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +53,8 @@ def _newest(run: RunFolder) -> Manifest:
     newest = newest_commit(run)
     if newest.manifest is None:
         raise StoreError(f"{run.storage.url}: the run has no commit to export. Train until the first commit")
-    if newest.notes:
-        about = newest.notes[0].partition(". Without it")[0]
+    if newest.not_used:
+        about = not_used_text(newest.not_used[0])
         raise StoreError(f"{run.storage.url}: {about}. Restore it, or write --step {newest.manifest.step}")
     return newest.manifest
 
@@ -142,7 +143,7 @@ def _source(run: RunFolder, manifest: Manifest, job: Job) -> Path:
     """
     assert isinstance(job.model, HfModel)  # the caller checked
     folder = model_files.check(job.model)
-    before = str(manifest.facts.get(MODEL_FACT, "")).partition(" ")[0]
+    before = model_files.of_trained(str(manifest.facts.get(MODEL_FACT, "")))
     if before and before != model_files.folder_fingerprint(folder, weights=job.model.weights == "pretrained"):
         raise UserError(
             f"{run.storage.url}: the files in {folder} have changed since the run was made, so configuration and "

@@ -15,6 +15,7 @@ from torch.distributed.fsdp import FSDPModule
 from planner.data.hf_tokenizer import escape_logs
 from planner.data.model_files import CONFIG, check
 from planner.errors import UserError
+from planner.events.training import AdaptersPlaced
 from planner.job import HfModel, Lora
 from planner.train.models import document_attention, private
 from planner.train.models.document_attention import positions_in
@@ -190,12 +191,12 @@ def add_adapters(hf: Any, lora: Lora) -> None:
         raise UserError(f"model.lora.targets: {_first_line(error)}") from error
 
 
-def adapters_text(model: HfCausal) -> str:
-    """The number of a model's linear layers, and how many of them have adapters, as text."""
+def adapters_of(model: HfCausal) -> AdaptersPlaced:
+    """The number of a model's linear layers, and how many of them have adapters."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     adapted = {name for name, module in model.hf.named_modules() if isinstance(module, BaseTunerLayer)}
-    return f"adapters on {len(adapted)} of {len(adapted | _linear_layers(model.hf).keys())} layers"
+    return AdaptersPlaced(adapted=len(adapted), layers=len(adapted | _linear_layers(model.hf).keys()))
 
 
 def _linear_layers(hf: Any) -> dict[str, None]:

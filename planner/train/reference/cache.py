@@ -23,9 +23,10 @@ from torch import Tensor, nn
 
 from planner.base import progress_counter
 from planner.base.format_versions import STORED, refusal
-from planner.base.text import counted, duration
 from planner.data.base import SampleDataset
 from planner.errors import NewerFormat, TrainingFailed
+from planner.events.event import Event
+from planner.events.training import ReferenceComputed, ReferenceDamaged, ReferenceProgress, ReferenceStopped
 from planner.job import Job
 from planner.store.storage import Storage
 from planner.train import control
@@ -114,7 +115,7 @@ class TableFiles:
 
     def _require_format(self, content: bytes, start: int) -> None:
         number = re.match(_MAGIC + rb"([0-9]{1,9})\n", content)
-        if number and (why := refusal(int(number[1]), STORED["reference"])):
+        if number and (why := refusal(int(number[1]), "reference")):
             raise NewerFormat(
                 f"{self.storage.url}/{self.name(start)}: {why}. Use the version that wrote it, or remove "
                 f"{_FOLDER}/{self.key} to compute it again"
@@ -167,7 +168,7 @@ class TableBuilder:
     dataset: SampleDataset
     make_model: Callable[[], nn.Module]
     """called on every worker if a part is missing"""
-    note: Callable[[str], None]
+    note: Callable[[Event], None]
     should_stop: Callable[[], bool]
 
     def table(self) -> LogProbs:
@@ -187,7 +188,7 @@ class TableBuilder:
         for start in self.parts.starts:
             found[start], why = self.parts.read(start)
             if why:
-                self.note(f"reference log-probabilities: {why}. It is computed again")
+                self.note(ReferenceDamaged(reason=why))
         return found
 
     def _compute(self, missing: list[int]) -> dict[int, LogProbs | None]:
@@ -203,9 +204,8 @@ class TableBuilder:
                 done += len(values)
                 if time.monotonic() - noted_s > _NOTE_S and done < num_rows:
                     noted_s = time.monotonic()
-                    self.note(f"reference log-probabilities of {done} of {num_rows} rows are computed")
-        took = duration(time.monotonic() - began_s)
-        self.note(f"reference log-probabilities of {counted(num_rows, 'row')} computed in {took}")
+                    self.note(ReferenceProgress(done=done, rows=num_rows))
+        self.note(ReferenceComputed(rows=num_rows, seconds=time.monotonic() - began_s))
         return found
 
     def _compute_part(self, model: nn.Module, start: int, hear: Callable[[], None]) -> LogProbs:
@@ -231,5 +231,5 @@ class TableBuilder:
             StopRequested: on every worker, if one of them was asked to stop.
         """
         if control.exchange(self.world, Tally(denominators=(), stop=int(self.should_stop()))).stop:
-            self.note(f"stopped at {done} of {num_rows} rows whose reference log-probabilities were missing")
+            self.note(ReferenceStopped(done=done, rows=num_rows))
             raise StopRequested

@@ -1,0 +1,113 @@
+"""What a generation notes of its data, its steps, its reference and its end."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from planner.events.event import Event
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataNote(Event, name="data_note"):
+    """What a data module says of its rows, as its own text."""
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DurationConverted(Event, name="duration_converted"):
+    """A duration of the job file in optimizer steps."""
+
+    duration: str
+    """`warmup`, `commit every`, ..."""
+    given: str
+    """as in the job file, such as `20000 examples`"""
+    steps: int | None
+    """None: not known before the data is open"""
+    examples: int | None
+    """that these steps use"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptersPlaced(Event, name="adapters_placed"):
+    """How many of a model's linear layers have adapters."""
+
+    adapted: int
+    layers: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSkipped(Event, name="step_skipped"):
+    """A step's gradient was not finite, so the weights did not change (`train.non_finite: skip`)."""
+
+    step: int
+    norm: Literal["nan", "inf"]
+    """of the gradient, as text because JSON has no such numbers"""
+    tensor: str
+    """the first one whose gradient is not finite. Empty: each is finite, and the norm overflows"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveRemark(Event, name="objective_remark"):
+    """What an objective says of a step's global batch, as its own text. Once per generation."""
+
+    step: int
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutNotFinite(Event, name="held_out_not_finite"):
+    """The held-out loss before a step is not finite, so it is not recorded."""
+
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceDamaged(Event, name="reference_damaged"):
+    """A file of reference log-probabilities cannot be used and is computed again."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceProgress(Event, name="reference_progress"):
+    """So many rows of the missing ones have their reference log-probabilities."""
+
+    done: int
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceComputed(Event, name="reference_computed"):
+    """All missing reference log-probabilities are computed."""
+
+    rows: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceStopped(Event, name="reference_stopped"):
+    """The generation was stopped before all reference log-probabilities were computed."""
+
+    done: int
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationStopped(Event, name="generation_stopped"):
+    """An error stopped the generation."""
+
+    error: str
+    """its type"""
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplesRepeat(Event, name="samples_repeat"):
+    """A global batch is larger than an epoch, so every step repeats samples."""
+
+    global_batch: int
+    num_samples: int
+    """of an epoch"""
+    steps: int
+    more: float | None
+    """samples beyond those that `train.epochs` asks for, as a fraction of them. None: the job sets no epochs"""
