@@ -1,6 +1,7 @@
 """What a generation notes of its commits and of its copies in memory."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from planner.events.event import Event
 
@@ -58,8 +59,8 @@ class CopyInterval(Event, name="copy_interval"):
 class HostRoomLacking(Event, name="host_room_lacking"):
     """So many copies of the workers' state do not fit into the memory of a host."""
 
-    copies: int
-    """of each worker's state: one of `planner.plan.commit_size.COPIES`"""
+    copies: Literal[1, 2, 4]
+    """of each worker's state (`planner.plan.commit_size.COPIES`)"""
     host: str
     needed_bytes: int
     available_bytes: int

@@ -8,6 +8,7 @@ bytes on real workers (tests/fsdp/test_commit_size.py).
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final, Literal
 
 Shape = tuple[int, ...]
 
@@ -16,11 +17,11 @@ FLOAT32_BYTES = 4
 _INT64_BYTES = 8
 _GIGA = 10**9
 
-COPIES_ON_OWN_NODE = 2
+COPIES_ON_OWN_NODE: Final = 2
 """copies of a worker's state that its node keeps in memory, used in turns: one stays whole while the next is made"""
-COPIES_ON_TWO_NODES = 2 * COPIES_ON_OWN_NODE
+COPIES_ON_TWO_NODES: Final = 4
 """with as many of the workers of another node"""
-COPIES = {
+COPIES: Mapping[Literal[1, 2, 4], str] = {
     COPIES_ON_TWO_NODES: "without copies of other nodes: a lost node costs the steps since the last commit",
     COPIES_ON_OWN_NODE: "without copies for resizes, which then go through storage",
     1: "with synchronous commits",

@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -70,7 +71,7 @@ def room_of(needs: Sequence[HostNeed], wanted: int) -> Room:
     return Room(copies=0, lacking=tuple(lacking))
 
 
-def _lacking(needs: Sequence[HostNeed], copies: int) -> HostRoomLacking | None:
+def _lacking(needs: Sequence[HostNeed], copies: Literal[1, 2, 4]) -> HostRoomLacking | None:
     """The numbers of the first host on which so many copies do not fit. None if they fit."""
     for host in dict.fromkeys(need.host for need in needs):
         here = [need for need in needs if need.host == host]

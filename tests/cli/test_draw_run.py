@@ -5,11 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from planner.events.event import facts_of
+from planner.events.failures import NodesLost
+from planner.events.stopping import Notice
 from planner.plan import BatchSizes, make_plan
 from planner.store.ledger import LedgerWriter
 from planner.store.records import NO_HEAD, CommitRecord, EventRecord, GenerationRecord, StepRecord, TrainingIdentity
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
+from planner.wording.event_text import text_of
 
 ROOT = Path(__file__).parents[2]
 IDENTITY = TrainingIdentity(
@@ -25,7 +29,7 @@ def script():
     return module
 
 
-def write_generation(run, number, workers, first_step, num_steps, *messages):
+def write_generation(run, number, workers, first_step, num_steps, *events):
     """A segment of the ledger as rank 0 writes it: steps of 1 s, generations 60 s apart."""
     header = GenerationRecord(
         generation=number,
@@ -54,8 +58,12 @@ def write_generation(run, number, workers, first_step, num_steps, *messages):
                 loss=1.0, grad_norm=1.0, lr=1e-3, seconds=1.0,
             )
         )  # fmt: skip
-    for message in messages:
-        ledger.write(EventRecord(message=message, time_s=60.0 * number + num_steps))
+    for event in events:
+        ledger.write(
+            EventRecord(
+                event=event.name, facts=facts_of(event), message=text_of(event), time_s=60.0 * number + num_steps
+            )
+        )
     ledger.write(CommitRecord(step=first_step + num_steps, name="commit", sha256="4" * 64, seconds=0.5))
     ledger.flush()
 
@@ -65,10 +73,10 @@ def run(tmp_path):
     """4, 3, 5, 4 and 4 workers: a notice, two that join, a loss after two steps without a commit, a restart."""
     made = RunFolder(Storage(str(tmp_path / "run")))
     made.ensure_identity()
-    write_generation(made, 1, 4, 0, 35, "resize: notice for 1 worker of 4, 28 s left; room for 3")
-    write_generation(made, 2, 3, 35, 49, "resize: 3 -> 5, 0.38 s per step instead of 0.64 s")
+    write_generation(made, 1, 4, 0, 35, Notice(leaving=1, size=4, left_s=28.0, room=3, obstacle=None))
+    write_generation(made, 2, 3, 35, 49)
     write_generation(made, 3, 5, 84, 28)
-    write_generation(made, 4, 4, 110, 40, "1 node lost; on from the last commit")
+    write_generation(made, 4, 4, 110, 40, NodesLost(nodes=1, told=0, from_memory=False))
     write_generation(made, 5, 4, 150, 10)
     return made
 

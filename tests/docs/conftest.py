@@ -18,8 +18,9 @@ TINY = [f"model.{name}" for name in ("layers=1", "width=16", "heads=2", "context
 
 
 @pytest.fixture
-def reader(tmp_path, finished, words_data):
-    """Types commands in a new checkout."""
+def reader(tmp_path, finished, words_data, monkeypatch):
+    """Types commands in a new checkout. Each has a process of its own, but other tests may have imported Ray here."""
+    monkeypatch.setattr("planner.runner.start.require_free", lambda **_where: None)
     return Reader(checkout=make_checkout(tmp_path / "checkout"), finished=finished, words_data=words_data)
 
 
