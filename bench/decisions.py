@@ -20,13 +20,13 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-sys.path += [str(Path(__file__).parents[1] / "tests" / name) for name in ("dispatch", "elastic")]
+sys.path += [str(Path(__file__).parents[1] / "tests" / name) for name in ("dispatch", "elastic", "harness")]
+from message import Message  # type: ignore[import-not-found]
 from simulated_cluster import Blocking  # type: ignore[import-not-found]
 from spot_trace import Trace, read_trace  # type: ignore[import-not-found]
 
 from planner.elastic.mistakes import GaveUp
-from planner.events.message import Message
-from planner.events.waited import Waited
+from planner.events.sizing import Waited
 from planner.wording.event_text import text_of
 
 _RESULTS = Path(__file__).parent / "results" / "decisions.json"

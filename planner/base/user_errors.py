@@ -139,7 +139,7 @@ def code_error(error: BaseException) -> CodeError:
 
 
 def _line(text: str, most: int) -> str:
-    """The first line that is not empty, printable_lines, and no longer than `most` characters."""
+    """The first line that is not empty, printable, and no longer than `most` characters."""
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return shortened(printable_lines(shortened(as_submitted(first), most)), most)
 

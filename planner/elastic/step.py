@@ -18,7 +18,7 @@ from planner.elastic.stopping import cannot_hold, grace_s, hand_over_s, leave_s,
 from planner.elastic.view import Act, View
 from planner.events.event import Event
 from planner.events.failures import ParkTimedOut
-from planner.events.sizing import PlacesUnused, Resizes
+from planner.events.sizing import PlacesUnused, Resizes, Waited
 from planner.events.stopping import (
     AwaitsCommit,
     BecomesDurable,
@@ -37,7 +37,6 @@ from planner.events.stopping import (
     TrainsOn,
     WaitsForRoom,
 )
-from planner.events.waited import Waited
 
 # A second notice often follows the first: spot capacity is taken back in batches. Clouds give at least 30 s.
 COALESCE_S = 1.0

@@ -5,12 +5,10 @@ All kinds are imported here, so that `event_of` knows each that is on record.
 
 from planner.events import (  # noqa: F401
     failures,
-    message,
     outlook,
     resuming,
     saves,
     sizing,
     stopping,
     training,
-    waited,
 )

@@ -182,6 +182,14 @@ class OnHold(Event, name="on_hold"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Waited(Event, name="waited"):
+    """No group could start before this one."""
+
+    waited_s: float
+    """seconds in which there was room for fewer workers than `workers.min`"""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlacesUnused(Event, name="places_unused"):
     """A group that trains leaves places unused."""
 

@@ -2,7 +2,7 @@
 
 The state is what a checkpoint holds: the trained weights, the optimizer's tensors, and a few small tensors. Frozen
 weights that come from files are not in it. `planner.train.state.TrainState.tensors` makes it, and a test compares the
-bytes on real workers (tests/fsdp/test_commit_size.py).
+bytes on real workers (tests/fsdp/test_commit_bytes.py).
 """
 
 import math

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 
-from planner.events.waited import Waited
+from planner.events.sizing import Waited
 from planner.store.records import (
     CommitRecord,
     EvalRecord,

@@ -31,7 +31,7 @@ from planner.store.run_folder import commit_of
 from planner.store.run_status import FRESH_S
 from planner.store.survey import SegmentEnds, Survey
 from planner.wording.event_text import text_of
-from planner.wording.training_events import interval_text
+from planner.wording.saves import interval_text
 
 State = Literal["running", "elsewhere", "finished", "stopped", "broken"]
 

@@ -36,7 +36,7 @@ from planner.store.run_folder import RunFolder
 from planner.store.run_place import file_in_the_way, require_run_place
 from planner.store.storage import Storage
 from planner.wording.event_text import text_of
-from planner.wording.training_events import adapters_text, repeat_text
+from planner.wording.training import adapters_text, repeat_text
 
 SILENT = Display()
 

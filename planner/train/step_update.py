@@ -14,7 +14,7 @@ from planner.train import optimize
 from planner.train.hooks import Hooks, PassCounts
 from planner.train.state import TrainState
 from planner.train.world import World
-from planner.wording.training_events import gradient_text
+from planner.wording.training import gradient_text
 
 
 @dataclass(frozen=True, kw_only=True)

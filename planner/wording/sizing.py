@@ -1,8 +1,7 @@
-"""Sentences of `planner.events.sizing` and of the wait for nodes."""
+"""Sentences of `planner.events.sizing`."""
 
 from planner.base.text import counted, duration
 from planner.events import sizing
-from planner.events.waited import Waited
 from planner.wording.sentence import text_of
 
 
@@ -144,5 +143,5 @@ def _resized(event: sizing.Resized) -> str:
 
 
 @text_of.register
-def _waited(event: Waited) -> str:
+def _waited(event: sizing.Waited) -> str:
     return f"no group could start for {duration(event.waited_s)}: too little room"

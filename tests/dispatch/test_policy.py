@@ -5,6 +5,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
+from message import Message
 
 from planner.base.user_errors import CodeError, UserCodeFailed
 from planner.dispatch import worker
@@ -17,10 +18,9 @@ from planner.elastic.states import Idle, Rules, Waiting
 from planner.elastic.view import Act, View
 from planner.errors import TrainingFailed
 from planner.events.failures import GivesUp, Hung
-from planner.events.message import Message
 from planner.events.outlook import Starts
+from planner.events.sizing import Waited
 from planner.events.stopping import EndsWithLoss, WaitsForRoom
-from planner.events.waited import Waited
 from planner.plan import FIRST_COLLECTIVES_S, BatchSizes, ResizeCost, WorkerRange
 from planner.store.run_status import RunStatus
 

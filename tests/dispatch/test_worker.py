@@ -5,13 +5,13 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
+from message import Message
 
 from planner.base.user_errors import CodeError, UserCodeFailed
 from planner.dispatch import mailbox
 from planner.dispatch.worker import WorkerConfig, train_worker, worker_hooks
 from planner.errors import DataError
-from planner.events.message import Message
-from planner.events.waited import Waited
+from planner.events.sizing import Waited
 from planner.job import Job
 from planner.rehearsal import on_ray
 from planner.rehearsal.stages import stages

@@ -2,10 +2,11 @@
 
 import math
 
+from message import Message
+
 from planner.elastic.controller import ElasticController
 from planner.elastic.states import Rules
 from planner.elastic.view import View
-from planner.events.message import Message
 from planner.plan import BatchSizes, ResizeCost, WorkerRange, make_plan
 
 TICK_S = 0.25

@@ -7,11 +7,11 @@ import pytest
 from fixed_examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from message import Message
 from simulated_cluster import TICK_S, Blocking, Cluster
 
 from planner.elastic.mistakes import GaveUp
 from planner.events.failures import GivesUp, Held, Hung, MemoryLost, NodeLeftOut, Unplaced, WorkersFailed
-from planner.events.message import Message
 from planner.events.sizing import Pays, Resized, Resizes
 from planner.events.stopping import (
     FirstStepGivenUp,

@@ -1,11 +1,11 @@
 """A mistake in the user's own code ends a run at once where another try would only meet it again."""
 
 import pytest
+from message import Message
 from simulated_cluster import Cluster
 
 from planner.elastic.mistakes import GaveUp, Mistake
 from planner.events.failures import GivesUp
-from planner.events.message import Message
 
 TYPO = ("AttributeError", "'Run' object has no attribute 'shrad'", "loop.py:24, in train")
 FAILED = Message(text="worker 0 on node a: it failed")

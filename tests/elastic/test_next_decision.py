@@ -16,9 +16,8 @@ from planner.elastic.states import Idle, Running, Stopping, Waiting, Warming
 from planner.elastic.step import step
 from planner.elastic.view import View
 from planner.events.outlook import AwaitsNewcomers, AwaitsParked, NoResize, NoticeRuns, Silence, WillStart
-from planner.events.sizing import UsesAll
+from planner.events.sizing import UsesAll, Waited
 from planner.events.stopping import WaitsForRoom
-from planner.events.waited import Waited
 from planner.wording.event_text import text_of_all
 
 ANNOUNCED: set[type] = set()

@@ -1,12 +1,12 @@
 """The note about lost nodes counts all of them, whenever Ray finds them, and none twice."""
 
 import pytest
+from message import Message
 
 from planner.elastic.controller import ElasticController
 from planner.elastic.states import Rules
 from planner.elastic.view import View
 from planner.events.failures import NodesLost, WorkersFailed
-from planner.events.message import Message
 from planner.events.sizing import PlacesUnused
 from planner.events.stopping import WaitsForRoom
 from planner.plan import BatchSizes, ResizeCost, WorkerRange

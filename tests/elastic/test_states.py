@@ -14,6 +14,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from message import Message
 from test_states_table import TABLE
 
 from planner.elastic.controller import ElasticController
@@ -21,7 +22,6 @@ from planner.elastic.mistakes import GaveUp
 from planner.elastic.states import Ending, Idle, Rules, Running, State, Stopping, Waiting, Warming
 from planner.elastic.step import step
 from planner.elastic.view import Act, View
-from planner.events.message import Message
 from planner.plan import BatchSizes, ResizeCost, WorkerRange, make_plan
 
 NODES = [f"n{i}" for i in range(8)]

@@ -7,9 +7,9 @@ from typing import Literal, Union, get_args, get_origin, get_type_hints
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from message import Message
 
 from planner.events.event import KINDS, Event, event_of, facts_of
-from planner.events.message import Message
 from planner.wording.event_text import text_of
 
 # Tests have kinds of their own.

@@ -1,4 +1,4 @@
-"""The bytes of a commit by hand and by properties. Real shards are compared in tests/fsdp/test_commit_size.py."""
+"""The bytes of a commit by hand and by properties. Real shards are compared in tests/fsdp/test_commit_bytes.py."""
 
 import math
 

@@ -10,8 +10,8 @@ from made_up_runs import MadeUpRun, text_job
 from verifiers import audited, run_script
 
 from planner.events.saves import CommitInterval, LoadedFromMemory, MeasuredInterval
+from planner.events.sizing import Waited
 from planner.events.training import GenerationStopped
-from planner.events.waited import Waited
 from planner.report.run_table import detail_json, run_detail
 from planner.store.newest import newest_commit
 from planner.store.records import AcceptedChange

@@ -3,11 +3,10 @@
 from dataclasses import fields
 
 import pytest
+from message import Message
 
 from planner.events import failures, outlook, sizing, stopping
 from planner.events.event import KINDS, Event
-from planner.events.message import Message
-from planner.events.waited import Waited
 from planner.wording.event_text import text_of, text_of_all
 
 
@@ -122,7 +121,7 @@ SIZING = [
         sizing.Resized(size=3, to=2, cost_s=390.0, steps_again=3),
         "3 -> 2 workers cost 6 min of training, with 3 steps done again",
     ),
-    (Waited(waited_s=40.0), "no group could start for 40 s: too little room"),
+    (sizing.Waited(waited_s=40.0), "no group could start for 40 s: too little room"),
 ]
 
 NEEDS = stopping.StopNeeds(stop_s=19.0, lacks=None, held_step=None)

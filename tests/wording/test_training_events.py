@@ -2,9 +2,9 @@
 
 import pytest
 
-from planner.events import resuming, saves, training, waited
+from planner.events import resuming, saves, sizing, training
 from planner.wording.event_text import text_of
-from planner.wording.training_events import repeat_text
+from planner.wording.training import repeat_text
 
 MEASURED = saves.MeasuredInterval(
     steps=168, work_s=84.0, save_s=1.0, write_s=0.0, between_losses_s=3600.0, losses=0, observed_s=0.0
@@ -114,7 +114,7 @@ TEXTS = [
         "stopped at 3 of 9 rows whose reference log-probabilities were missing",
     ),
     (training.GenerationStopped(error="DataError", reason="the data changed"), "stopped: the data changed"),
-    (waited.Waited(waited_s=40.0), "no group could start for 40 s: too little room"),
+    (sizing.Waited(waited_s=40.0), "no group could start for 40 s: too little room"),
     (resuming.ChangeAccepted(field="seed", before="0", now="1"), "seed: accepted by name"),
     (resuming.ChangeAccepted(field="device", before="a", now="b"), "device: a -> b, accepted by name"),
     (

@@ -24,7 +24,6 @@ from planner.dispatch.controller_heartbeat import HeartbeatSender
 from planner.dispatch.keeper_census import Census, wanted
 from planner.dispatch.keepers import NodePlace, places
 from planner.dispatch.live_status import StatusPublisher
-from planner.dispatch.ray_internal import group_names as shapes
 from planner.dispatch.ray_internal import kv_get, kv_put
 from planner.dispatch.ray_internal.autoscaler import Autoscaler
 from planner.dispatch.ray_internal.diagnosis import (
@@ -35,6 +34,13 @@ from planner.dispatch.ray_internal.diagnosis import (
     mistake_of,
     silent_nodes,
     whereabouts,
+)
+from planner.dispatch.ray_internal.group_names import (
+    PollStatus,
+    ScalingConfig,
+    TrainRunContext,
+    Worker,
+    WorkerGroupState,
 )
 from planner.dispatch.ray_internal.groups import GroupFactory, NewProcessesGroup
 from planner.dispatch.ray_internal.hand_over import HandOver, remove_placement_groups
@@ -72,7 +78,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
 
     def __init__(
         self,
-        scaling_config: shapes.ScalingConfig,
+        scaling_config: ScalingConfig,
         controller: ElasticController,
         *,
         run: str,
@@ -108,7 +114,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._publisher = StatusPublisher(launch_id)
         self._hosts: dict[str, str] = {}
 
-    def after_controller_start(self, train_run_context: shapes.TrainRunContext) -> None:
+    def after_controller_start(self, train_run_context: TrainRunContext) -> None:
         """Prepare the launch, and make the factory that Ray's controller creates groups with."""
         # Start the heartbeat first: if the calls below hang, it stops after a while and the driver notices.
         self._heartbeat = HeartbeatSender(partial(kv_put, mailbox.heartbeat_key(self._launch_id)))
@@ -170,7 +176,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         return self._get_resize_decision(act.world_size)
 
     def make_decision_for_running_worker_group(
-        self, worker_group_state: shapes.WorkerGroupState, worker_group_status: shapes.PollStatus
+        self, worker_group_state: WorkerGroupState, worker_group_status: PollStatus
     ) -> NoopDecision | ResizeDecision:
         """Keep the group, prepare a change, or make it."""
         self._turned()
@@ -360,7 +366,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self._num_bad = sum(self._room.get(node, 0) for node in self._controller.bad_nodes)
         return True
 
-    def _hear(self, status: shapes.PollStatus) -> None:
+    def _hear(self, status: PollStatus) -> None:
         """Pass rank 0's reports to the controller, and note which ranks have parked."""
         for rank, worker in status.worker_statuses.items():
             report = worker.training_report
@@ -378,7 +384,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
                 if report.metrics.get("is_last"):
                     self._tell_driver_of_stop(self._controller.last_step)
 
-    def _view(self, workers: Sequence[shapes.Worker]) -> View:
+    def _view(self, workers: Sequence[Worker]) -> View:
         nodes = tuple(worker.metadata.node_id for worker in workers)
         return View(
             room=self._room,
@@ -455,7 +461,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
 
     # -- act
 
-    def _do(self, act: Act, state: shapes.WorkerGroupState) -> NoopDecision | ResizeDecision:
+    def _do(self, act: Act, state: WorkerGroupState) -> NoopDecision | ResizeDecision:
         """Carry out an act on the group that runs."""
         assert self._group is not None, "group_started was called"
         for event in act.events:

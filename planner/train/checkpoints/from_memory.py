@@ -23,7 +23,7 @@ from planner.train.collectives import shard_of
 from planner.train.copies import flat_tensor
 from planner.train.state import TrainState
 from planner.train.world import World
-from planner.wording.training_events import held_text
+from planner.wording.saves import held_text
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -1,8 +1,9 @@
-"""An event that is only a text: what a part of planner, or the user's data module, says by itself."""
+"""An event that is only a text, where a test needs any event."""
 
 from dataclasses import dataclass
 
 from planner.events.event import Event
+from planner.wording.sentence import text_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -10,3 +11,8 @@ class Message(Event, name="message"):
     """A text for people."""
 
     text: str
+
+
+@text_of.register
+def _message(event: Message) -> str:
+    return event.text
