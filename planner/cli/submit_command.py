@@ -19,6 +19,7 @@ from planner.cli.options import (
     console,
     warn_of_open_token,
 )
+from planner.errors import RunError
 from planner.job import Job
 from planner.provenance.identity import parse_accept
 from planner.runner.job_argument import read_job
@@ -84,6 +85,9 @@ def submit(
     except KeyboardInterrupt:
         view.left()
         raise typer.Exit(130) from None
+    if ended is None:
+        view.left()
+        raise RunError(f"{address}: the log broke off before the job ended")
     view.ended(ended)
     raise typer.Exit(ended.exit_code)
 
@@ -131,8 +135,11 @@ class _View:
             self._opening(ray_version)
             self._say("The log follows. Ctrl-C leaves the job running.")
 
-    def follow(self, server: "JobsApi") -> "Ended":
-        """Print the log, unchanged, until the job has ended. Before its first line, say that it is awaited."""
+    def follow(self, server: "JobsApi") -> "Ended | None":
+        """Print the log, unchanged, until the job has ended. None if the log broke off before.
+
+        Before its first line, say that it is awaited.
+        """
         with ExitStack() as waiting:
             waiting.enter_context(doing("waiting for the job's first line: the cluster starts it"))
 
@@ -143,7 +150,7 @@ class _View:
             return server.follow(self._submission.submission_id, show)
 
     def left(self) -> None:
-        """Print that the job still runs, after Ctrl-C."""
+        """Print that the job still runs, after Ctrl-C or if its log broke off."""
         if self._as_json:
             self._json(**self._names(), status="RUNNING")
             return

@@ -34,6 +34,8 @@ def require_run_place(storage: Storage) -> None:
         DiskFull: there is no room for a few kB.
     """
     require_kept_apart(storage)
+    if text := file_in_the_way(storage):  # also a dead link, of which listing says that nothing is there
+        raise StoreError(text)
     made = _missing_folders(storage)
     probe = f"probe-{uuid.uuid4().hex}"
     try:
@@ -130,6 +132,8 @@ def _try_folders(storage: Storage, probe: str) -> None:
         return
     for folder in sorted({*_FOLDERS} & {*storage.names("")}):
         storage.names(folder)  # says more of a link that leads out
+        if no_folder_above(Path(storage.path(folder))):
+            raise StoreError(f"{storage.url}: {folder} is no folder there, and the run would need one. {_ADVICE}")
         with _trying(storage, f"write to {folder}"):
             storage.append(f"{folder}/{probe}", b"")  # unlike `write`, it waits for no disk
             storage.delete(f"{folder}/{probe}")

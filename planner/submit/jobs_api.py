@@ -22,7 +22,7 @@ from urllib3.exceptions import HTTPError
 from planner.base.text import how_to_install
 from planner.dispatch.ray_internal import cluster_names
 from planner.dispatch.ray_internal.compatibility import require
-from planner.errors import ClusterUnreachable, RunError, UserError
+from planner.errors import ClusterUnreachable, UserError
 from planner.submit.client_errors import first_line, readable_errors, root_cause, short_text, unreachable
 from planner.submit.shipment import write_archive
 from planner.submit.submission import OLDEST_RAY, Submission
@@ -88,12 +88,8 @@ class JobsApi:
                 runtime_env={"working_dir": str(archive), "env_vars": submission.env},
             )
 
-    def follow(self, submission_id: str, show: Callable[[str], None]) -> Ended:
-        """Show the log until the job has ended.
-
-        Raises:
-            RunError: the log broke off before.
-        """
+    def follow(self, submission_id: str, show: Callable[[str], None]) -> Ended | None:
+        """Show the log until the job has ended. None if the log broke off before."""
         import aiohttp
 
         # The job's status says whether the job ended or only the log.
@@ -101,10 +97,7 @@ class JobsApi:
             asyncio.run(_show_all(self._client.tail_job_logs(submission_id), show))
         with readable_errors(self._address):
             details = self._client.get_job_info(submission_id)
-        if not details.status.is_terminal():
-            follow = f"ray job logs --address {self._address} --follow {submission_id}"
-            raise RunError(f"{self._address}: the log broke off, and the job goes on. To see the log: {follow}")
-        return _ended(details)
+        return _ended(details) if details.status.is_terminal() else None
 
 
 class _TimedClient(JobSubmissionClient):  # type: ignore[misc]

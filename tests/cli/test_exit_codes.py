@@ -71,7 +71,7 @@ class Place:
             def follow(self, *_arguments):
                 if error is not None:
                     raise error
-                return jobs_api.Ended(status=status, exit_code=code, reason="")
+                return jobs_api.Ended(status=status, exit_code=code, reason="") if status else None
 
         self.monkeypatch.setattr(jobs_api.JobsApi, "connect", lambda _address: Server())
         return self.cli("submit", self.job.name, *SHARED, "--address", NO_DASHBOARD, "--follow")
@@ -144,11 +144,15 @@ def _(place):
     return [place.cli("convert", place.job, "--to", "deepspeed", "--at", "4")]
 
 
-@row(1, "`planner submit --follow`", "The job failed. If it ended with 2, so does the command.")
+@row(
+    1,
+    "`planner submit --follow`",
+    "The job failed, or its log broke off and the job continues. If the job ended with 2, so does the command.",
+)
 def _(place):
     wrong = place.submitting("FAILED", 2)
     assert wrong.code == 2
-    return [place.submitting("FAILED", 1)]
+    return [place.submitting("FAILED", 1), place.submitting(status="")]
 
 
 @row(1, "a command with a run or a folder of runs", "There is none, or planner cannot read it.")

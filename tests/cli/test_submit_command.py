@@ -5,6 +5,7 @@ import shlex
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -164,6 +165,24 @@ def test_more_than_ray_takes_is_refused_with_the_largest_files(cli, job, monkeyp
     answer = cli("submit", job.name, *AT, *SHARED)
     assert (answer.code, answer.out) == (2, "")
     assert "and Ray accepts 1.0 MiB (the largest: text.txt (3.0 MiB), " in answer.err
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_log_that_breaks_off_leaves_the_commands_for_the_job(cli, job, monkeypatch, as_json):
+    """As Ctrl-C does. But it is an error, because nobody knows how the job ended."""
+    server = SimpleNamespace(ray_version="2.60.0", submit=lambda _it: None, follow=lambda _id, _show: None)
+    api = SimpleNamespace(JobsApi=SimpleNamespace(connect=lambda _address: server))
+    monkeypatch.setitem(sys.modules, "planner.submit.jobs_api", api)
+    answer = cli("submit", job.name, *AT, *SHARED, "--follow", *(["--json"] if as_json else []))
+    assert answer.code == 1
+    assert answer.err.endswith("planner: http://127.0.0.1:1: the log broke off before the job ended\n")
+    if as_json:
+        found = json.loads(answer.out)
+        assert found["status"] == "RUNNING"
+        assert "exit_code" not in found
+    else:
+        assert " is still running\n  log      ray job logs " in answer.out
+        assert "\n  resume   planner submit " in answer.out
 
 
 def test_without_rays_job_client_the_extra_is_named(cli, job, monkeypatch):

@@ -59,6 +59,21 @@ def test_a_good_store_is_left_as_it_was(bucket, tmp_path):
     assert [path.name for path in (tmp_path / "bucket").rglob("*") if path.is_file()] == ["mine"]
 
 
+def test_a_dead_link_is_named(tmp_path):
+    """Listing it says that nothing is there, and making it says that something is."""
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    for run in ("link", "link/run"):
+        with pytest.raises(StoreError, match=rf"^checkpoint.path: {tmp_path}/link is not a folder"):
+            require_run_place(Storage(str(tmp_path / run)))
+
+
+def test_a_file_in_the_place_of_a_folder_of_the_run_is_named(tmp_path):
+    (tmp_path / "held").write_text("x")
+    with pytest.raises(StoreError, match=r": held is no folder there, and the run would need one\. Choose another"):
+        require_run_place(Storage(str(tmp_path)))
+    assert names_below(tmp_path) == ["held"]
+
+
 def test_memory_holds_no_run():
     """It works in one process, so no operation shows it."""
     with pytest.raises(
