@@ -146,7 +146,8 @@ def _draft(
 ) -> Draft:
     draft = Draft()
     name = job_name(keys.value("exp_name"), f"{choices.get('model', '')}-{method}")
-    draft.derive("name", name, f"name {name}" + (": exp_name" if keys.value("exp_name") else ""))
+    told = ["exp_name"] if keys.value("exp_name") else []
+    draft.derive("name", name, ": ".join([f"name {name}", *told]), *told)
     _set_model(draft, keys, choices)
     carry(draft, keys, "max_length", "model.context", keys.whole("max_length", 512, least=2))
     _set_data(draft, keys, method)

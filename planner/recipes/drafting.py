@@ -177,7 +177,7 @@ def make_own(draft: Draft, method: str, why: str) -> None:
 
 
 def finish(draft: Draft, keys: KeyReader, reasons: Mapping[str, str], other: str) -> None:
-    """Notes every key that no note mentions yet as dropped, so that `convert` lists every key.
+    """Notes every key of which no note tells yet as dropped, so that `convert` lists every key.
 
     Args:
         draft: the job in the making.
@@ -185,10 +185,10 @@ def finish(draft: Draft, keys: KeyReader, reasons: Mapping[str, str], other: str
         reasons: why a key, or a section by its prefix, has no counterpart in a job.
         other: the reason for all other keys.
     """
-    said = " ".join(f"{note.key} {note.text}" for note in (*draft.carried, *draft.derived, *draft.dropped))
+    told = draft.told | {note.key for note in (*draft.carried, *draft.dropped)}
     for key, entry in keys.written():
         # A key that was read for a verdict or as a factor needs no note.
-        if keys.was_read(key) and (key in said or key not in reasons):
+        if keys.was_read(key) and (key in told or key not in reasons):
             continue
         why = next((text for known, text in reasons.items() if key == known or key.startswith(f"{known}.")), other)
         value = entry.value

@@ -47,7 +47,8 @@ def make_draft(
     """
     draft = Draft()
     name = job_name(keys.value("exp_name"), f"{facts.model_choice}-{facts.method}")
-    draft.derive("name", name, f"name {name}" + (": exp_name" if keys.value("exp_name") else ""))
+    told = ["exp_name"] if keys.value("exp_name") else []
+    draft.derive("name", name, ": ".join([f"name {name}", *told]), *told)
     _set_model(draft, keys)
     kind = DATA_OF.get(SHARED.get(facts.method, facts.method), "feedback" if facts.is_unpaired else "pairs")
     names = names_of(keys.value("train_datasets") or keys.value("datasets"))

@@ -20,6 +20,8 @@ class BatchOutcome:
     """samples that an optimizer step uses, None if there is no step"""
     text: str = ""
     """the error, short enough for a table cell"""
+    is_raised: bool = True
+    """whether the system's code raises the error, whose name then begins the text (`ValueError: ...`)"""
     dropped: tuple[Span, ...] = ()
     """half-open ranges of positions in each batch that are never computed"""
     eval_text: str = "-"
@@ -107,6 +109,8 @@ class Draft:
     carried: list[Note] = field(default_factory=list)
     derived: list[Note] = field(default_factory=list)
     dropped: list[Note] = field(default_factory=list)
+    told: set[str] = field(default_factory=set)
+    """the recipe's keys of which a note on another key tells"""
     to_do: list[str] = field(default_factory=list)
     """one text each. After a line break comes a shell command"""
     remarks: dict[str, str] = field(default_factory=dict)
@@ -125,9 +129,13 @@ class Draft:
         self.set(ours, value)
         self.carried.append(Note(key=key, text=f"{ours}: {shown}"))
 
-    def derive(self, ours: str, value: Any, how: str) -> None:
-        """Set the job's key `ours` to a derived value, and note it. `how` has the key, the value and the reason."""
+    def derive(self, ours: str, value: Any, how: str, *told: str) -> None:
+        """Set the job's key `ours` to a derived value, and note it.
+
+        `how` has the key, the value and the reason. It also tells of the recipe's keys `told`.
+        """
         self.set(ours, value)
+        self.told.update(told)
         self.derived.append(Note(key=ours, text=how))
 
     def drop(self, key: str, why: str) -> None:

@@ -42,7 +42,7 @@ def fill(
     method = facts.method
     names = {key: PurePath(str(keys.value(key, ""))).name for key in ("run_name", "hub_model_id", "output_dir")}
     told = next((key for key, name in names.items() if name), "the method")
-    draft.derive("name", name := job_name(*names.values(), f"trl-{method}"), f"name {name}: {told}")
+    draft.derive("name", name := job_name(*names.values(), f"trl-{method}"), f"name {name}: {told}", told)
     _set_model(draft, keys)
     set_data_of(draft, keys, method)
     if is_own:
@@ -148,6 +148,8 @@ def _set_lora(draft: Draft, keys: KeyReader) -> None:
 def _set_frozen(draft: Draft, keys: KeyReader, name: str) -> None:
     """How frozen weights are stored, by `load_in_4bit` or `load_in_8bit`. bitsandbytes leaves the head out, too."""
     kind = keys.text("bnb_4bit_quant_type", "nf4")
+    if name == "load_in_4bit":
+        draft.told.add("bnb_4bit_quant_type")
     if name != "load_in_4bit" or kind != "nf4":
         what = name if name != "load_in_4bit" else f"{name} with bnb_4bit_quant_type {kind}"
         draft.drop(name, f"{what}: planner stores frozen weights in fp32 or nf4. fp32 takes more memory")

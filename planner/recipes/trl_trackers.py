@@ -71,7 +71,7 @@ def _kinds(made: TrackerDraft, keys: KeyReader) -> list[str]:
         )
         return kinds
     if names in ([], ["none"]):
-        made.say(f"tracking none: report_to {'none' if names else 'is empty'}")
+        made.say(f"tracking none: report_to {'none' if names else 'is empty'}", "report_to")
         return []
     if known := [name for name in names if name in _SETTERS or name in installed(GROUP)]:
         made.use("report_to", f"tracking: {', '.join(known)}")

@@ -115,8 +115,7 @@ def _cells(recipe: Recipe, outcome: BatchOutcome, plan: Plan, *, knows_micro: bo
 
 def _there(batch: int, outcome: BatchOutcome) -> str:
     if outcome.verdict == "error":
-        named = outcome.text.partition(":")[0].endswith("Error")
-        return outcome.text if named else f"error: {outcome.text}"
+        return outcome.text if outcome.is_raised else f"error: {outcome.text}"
     if outcome.verdict == "exact":
         return "exact"
     assert outcome.batch is not None
