@@ -133,7 +133,7 @@ def plain(value: Any) -> str:
     return cut(number(value) if isinstance(value, float) else written(value), 120)
 
 
-def make_own(draft: Draft, method: str, why: str) -> None:
+def make_own(draft: Draft, method: str, why: str, *, has_groups: bool = False) -> None:
     """Turns a draft into a job with the user's own training loop.
 
     The job keeps its batch, length and cadences. Model, data, loss, optimizer and schedule move to the to-do list.
@@ -142,6 +142,7 @@ def make_own(draft: Draft, method: str, why: str) -> None:
         draft: the job in the making.
         method: what the loop computes.
         why: why no objective of planner's computes it.
+        has_groups: whether the method compares the completions of a prompt, as GRPO does.
     """
     model, data, train = (draft.job.pop(name, {}) for name in ("model", "data", "train"))
     objective = draft.job.pop("objective", None)
@@ -163,17 +164,17 @@ def make_own(draft: Draft, method: str, why: str) -> None:
     draft.job |= ordered
     draft.remarks["data.path"] = f"your training loop: it computes {method}"
     draft.remarks.pop("objective", None)
-    draft.to_do.insert(0, f"{why}: write my_loop.py to compute the loss (docs/guides/your-own-loop.md)")
-    if method.startswith("grpo"):
-        draft.to_do.insert(
-            1,
+    draft.ask(f"{why}: write my_loop.py to compute the loss (docs/guides/your-own-loop.md)", at=0)
+    if has_groups:
+        draft.ask(
             "make each sample of dataset() a whole group, and divide batch.global by the group's size: planner would "
             "split a group of single completions over workers",
+            at=1,
         )
     said = {"model": model, "data": data, "objective": objective, "optimizer": optimizer, **theirs}
     lines = [f"{name} {plain(value)}" for name, value in said.items() if value]
     if lines:
-        draft.to_do.insert(1, f"what the loop must do itself: {'; '.join(lines)}")
+        draft.ask(f"what the loop must do itself: {'; '.join(lines)}", at=1)
 
 
 def finish(draft: Draft, keys: KeyReader, reasons: Mapping[str, str], other: str) -> None:

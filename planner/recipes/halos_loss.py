@@ -22,7 +22,7 @@ def note_loss(draft: Draft, keys: KeyReader) -> None:
     draft.set("objective", {name.removeprefix("loss."): value for name, value in known.items()})
     shipped = [name.removeprefix("loss.") for name in known if keys.entries[name].is_default]
     if shipped:
-        draft.to_do.append(f"the loss: {', '.join(shipped)} are HALOs' defaults")
+        draft.ask(f"the loss: {', '.join(shipped)} are HALOs' defaults")
 
 
 def set_objective(draft: Draft, keys: KeyReader, facts: HalosFacts) -> None:

@@ -63,6 +63,21 @@ class CheckOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ToDo:
+    """What the user must do, or must know."""
+
+    text: str
+    commands: tuple[str, ...] = ()
+    """shell commands that the text speaks of"""
+    is_of_model: bool = False
+    """whether the model must be made ready, which the job of another system needs, too"""
+
+    def __str__(self) -> str:
+        """The text, and each command on a line of its own."""
+        return "\n".join([self.text, *self.commands])
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rewrite:
     """The command that trains the same global batch in another system at one GPU count."""
 
@@ -73,7 +88,7 @@ class Rewrite:
     arithmetic: str = ""
     """the factors of the batch, filled in by `rewrite`"""
     notes: tuple[str, ...] = ()
-    unsaid: tuple[str, ...] = ()
+    unsaid: tuple[ToDo, ...] = ()
     """values that the system's options cannot express"""
 
 
@@ -111,8 +126,7 @@ class Draft:
     dropped: list[Note] = field(default_factory=list)
     told: set[str] = field(default_factory=set)
     """the recipe's keys of which a note on another key tells"""
-    to_do: list[str] = field(default_factory=list)
-    """one text each. After a line break comes a shell command"""
+    to_do: list[ToDo] = field(default_factory=list)
     remarks: dict[str, str] = field(default_factory=dict)
     """job key -> a comment beside it in the job file"""
 
@@ -137,6 +151,11 @@ class Draft:
         self.set(ours, value)
         self.told.update(told)
         self.derived.append(Note(key=ours, text=how))
+
+    def ask(self, text: str, *commands: str, of_model: bool = False, at: int | None = None) -> None:
+        """Add what the user must do. `at` is its place in the list, by default the end."""
+        made = ToDo(text=text, commands=commands, is_of_model=of_model)
+        self.to_do.insert(len(self.to_do) if at is None else at, made)
 
     def drop(self, key: str, why: str) -> None:
         """Note a key of the recipe that has no counterpart in the job, with the reason."""

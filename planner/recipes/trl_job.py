@@ -114,7 +114,9 @@ def _set_model(draft: Draft, keys: KeyReader) -> None:
         if keys.has(name):
             keys.value(name)
             draft.drop(name, "see to do")
-            draft.to_do.append(f"model.chat_template: save the recipe's {name} as a Jinja file, and write its path")
+            draft.ask(
+                f"model.chat_template: save the recipe's {name} as a Jinja file, and write its path", of_model=True
+            )
     if keys.flag("use_peft"):
         _set_lora(draft, keys)
     elif keys.value("load_in_4bit") is True:
@@ -138,10 +140,11 @@ def _set_lora(draft: Draft, keys: KeyReader) -> None:
     for name in ("load_in_4bit", "load_in_8bit"):
         if keys.value(name) is True:
             _set_frozen(draft, keys, name)
-            draft.to_do.append(
+            draft.ask(
                 f"model.path: {name} often continues adapters of an earlier run. If "
                 f"{keys.value('model_name_or_path')} is a folder of adapters, merge them into their base model and "
-                "write the merged one"
+                "write the merged one",
+                of_model=True,
             )
 
 
@@ -185,7 +188,8 @@ def _default_targets(draft: Draft, keys: KeyReader) -> tuple[list[str], str]:
             "which peft's choice depends. Write the layers' names in the recipe, or lora_target_modules=all-linear"
         )
         return [], ""
-    draft.to_do.append(
-        f"model.lora.targets {', '.join(targets)}: {whose}. Write others if the model is of another family"
+    draft.ask(
+        f"model.lora.targets {', '.join(targets)}: {whose}. Write others if the model is of another family",
+        of_model=True,
     )
     return list(targets), f": {whose}"
