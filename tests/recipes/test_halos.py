@@ -50,6 +50,11 @@ def test_legacy_sft_is_the_same_training(tmp_path):
     assert (job.train.schedule.kind, job.train.schedule.warmup) == ("constant", "150 steps")
 
 
+def test_a_key_is_listed_whose_name_is_a_part_of_another(tmp_path):
+    """`mode` is in no note, although `model.path` has these letters."""
+    assert "mode planner only trains" in lines(legacy(tmp_path).draft)
+
+
 def test_sft_of_today_is_not_changed():
     job, _ = job_of(bare("sft"))
     assert (job.objective.mean_over, job.train.schedule.kind) == ("tokens", "cosine")
