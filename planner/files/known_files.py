@@ -18,7 +18,8 @@ from planner.files.messages import cut
 KINDS = ("RayCluster", "RayJob")
 """kinds of KubeRay's objects that `--cluster` reads"""
 SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".slurm", ".sbatch")
-_TAKES_CLUSTER = "Write a job, and give this file beside it: planner plan JOB --cluster FILE"
+_BESIDE_JOB = "Write a job, and give this file beside it"
+_TAKES_CLUSTER = "planner plan JOB --cluster"
 _MODEL = "A job names its folder as model.path"
 _KIND = re.compile(r"^kind:[ \t]*[\"']?([A-Za-z]+)", re.MULTILINE)
 _API = re.compile(r"^apiVersion:[ \t]*\S", re.MULTILINE)
@@ -34,11 +35,16 @@ class KnownFile:
     what: str
     """such as `a Python file`"""
     fix: str = ""
-    """what to write, as a sentence without a full stop. `FILE` stands for the file's path. Empty: another path"""
+    """what to write, as a sentence without a full stop. Empty: another path"""
+    command: str = ""
+    """the command that `fix` speaks of, which takes the file's path at its end. Empty: none"""
+    path: str = ""
+    """the file's path"""
 
     def instead_of(self, wanted: str) -> str:
         """The error if this file stands where `wanted`, such as `a job`, belongs."""
-        return f"found {self.what}, not {wanted}. {self.fix or f'Write the path of {wanted}'}"
+        command = f": {self.command} {printable(shlex.quote(self.path))}" if self.command else ""
+        return f"found {self.what}, not {wanted}. {self.fix or f'Write the path of {wanted}'}{command}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +83,7 @@ def known_file(path: str, text: str) -> KnownFile | None:
         found = next((mark.known for mark in _MARKS if mark.has(mappings[0])), None)
     elif found is None:
         found = _of_text(PurePath(path), text)
-    return found and replace(found, fix=found.fix.replace("FILE", printable(shlex.quote(path))))
+    return found and replace(found, path=path)
 
 
 def _documents(text: str) -> list[Any]:
@@ -102,7 +108,7 @@ def _cluster_of(text: str, mappings: list[dict[Any, Any]]) -> KnownFile | None:
     if kinds:
         return _of_kinds(kinds)
     if any(map(_is_ray_up_surely, mappings)) or (not mappings and _RAY_UP.search(text)):
-        return KnownFile(what="a cluster file of `ray up`", fix=_TAKES_CLUSTER)
+        return KnownFile(what="a cluster file of `ray up`", fix=_BESIDE_JOB, command=_TAKES_CLUSTER)
     return None
 
 
@@ -113,7 +119,7 @@ def _is_ray_up_surely(values: Mapping[Any, Any]) -> bool:
 
 def _of_kinds(kinds: list[str]) -> KnownFile:
     if ours := next((kind for kind in kinds if kind in KINDS), None):
-        return KnownFile(what=f"a {ours} of KubeRay", fix=_TAKES_CLUSTER)
+        return KnownFile(what=f"a {ours} of KubeRay", fix=_BESIDE_JOB, command=_TAKES_CLUSTER)
     if "RayService" in kinds:
         fix = f"Of KubeRay's files, planner plan --cluster reads a {' or a '.join(KINDS)}"
         return KnownFile(what="a RayService of KubeRay", fix=fix)
@@ -145,7 +151,7 @@ def _is_model(values: Mapping[Any, Any]) -> bool:
 _LEDGER = KnownFile(what="the ledger of a run", fix="Write RUN, the run's folder: planner show RUN")
 _OF_RUN = KnownFile(what="a file of a run's folder", fix="Write RUN, the folder itself: planner show RUN")
 _ROWS = KnownFile(what="rows of data", fix="A job names their file as data.path")
-_SHELL = KnownFile(what="a shell script", fix="If it starts a training, make a job of it: planner convert FILE")
+_SHELL = KnownFile(what="a shell script", fix="If it starts a training, make a job of it", command="planner convert")
 _PYTHON_FILE = KnownFile(
     what="a Python file", fix="A job names a training loop of your own as data.path: docs/guides/your-own-loop.md"
 )

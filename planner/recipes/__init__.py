@@ -11,7 +11,7 @@ from planner.recipes.drafting import RecipeOptions
 from planner.recipes.job_text import job_of
 from planner.recipes.looks_like import looks_like
 from planner.recipes.read import read_recipe
-from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Draft, Note, Recipe, Rewrite, Trap
+from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Draft, Note, Recipe, Rewrite, ToDo, Trap
 from planner.recipes.rewrite import needs_job, rewrite
 from planner.recipes.source import RecipeSource
 from planner.recipes.system import BatchSplit, System
@@ -30,6 +30,7 @@ __all__ = [
     "RecipeSource",
     "Rewrite",
     "System",
+    "ToDo",
     "Trap",
     "job_of",
     "looks_like",

@@ -107,7 +107,7 @@ def read_launch(path: str) -> LaunchSettings:
     """
     repeats: list[RepeatedKey] = []
     tree = mapping_of(text_of(path, "accelerate config"), path, repeats)
-    keys = KeyReader(source=path, entries=flat(tree, path), fix="KEY: VALUE")
+    keys = KeyReader(source=path, entries=flat(tree, path), fix="{}: VALUE")
     if not is_accelerate(tree):
         keys.wrong("found no keys of an accelerate file (distributed_type, num_processes). Write the path of one")
         keys.raise_mistakes()

@@ -17,9 +17,9 @@ class Sliced:
     is_sharded: bool
     """whether there is one process per GPU. If not, one process uses all GPUs"""
 
-    def empty_text(self) -> str:
-        """What a model does with an empty batch."""
-        return "no rows on a GPU"
+    def on_empty(self) -> tuple[str, bool]:
+        """What a model does with an empty batch, and whether it raises that as an error."""
+        return "no rows on a GPU", False
 
     def takes(self, gpus: int, micro: int, accumulation: int) -> bool:  # noqa: ARG002
         """True: slicing accepts any split of the batch."""
@@ -30,8 +30,11 @@ class Sliced:
         processes = gpus if self.is_sharded else 1
         used = used_by_slicing(self.batch, self.accumulation, processes)
         if not used:
+            text, is_raised = self.on_empty()
             evaluated = self.eval_text(gpus)
-            return BatchOutcome(gpus=gpus, verdict="error", batch=None, text=self.empty_text(), eval_text=evaluated)
+            return BatchOutcome(
+                gpus=gpus, verdict="error", batch=None, text=text, is_raised=is_raised, eval_text=evaluated
+            )
         return BatchOutcome(
             gpus=gpus,
             verdict="exact" if used == self.batch else "other batch",

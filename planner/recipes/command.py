@@ -126,8 +126,8 @@ class _Finder:
         first = started.words[0]
         if self.last and _IS_ARGUMENT.match(first):
             raise ShellError(
-                f"line {started.line} begins with {cut(first)}, which a shell runs as a command of its own. Write a "
-                "backslash at the end of the line before it, and no remark or empty line between them"
+                f"line {started.line} begins with {cut(first)}, which a shell runs as a command of its own",
+                "Write a backslash at the end of the line before it, and no remark or empty line between them",
             )
         self.last = None
         text, _ = nested_script(started.words) or ("", ())
@@ -193,9 +193,7 @@ def _follow(script: Script, finder: _Finder, env: Mapping[str, str]) -> None:
                 follower.call(name, shell, None)
     except ShellError as error:
         if not script.is_line or _BEGINS_TRAINING.match(script.text):
-            fix = (
-                "" if "Write" in str(error) else ". Correct that, or write the training command in quotes as the recipe"
-            )
+            fix = "" if error.fix else ". Correct that, or write the training command in quotes as the recipe"
             raise recipe_error(finder.source, f"found a script that planner cannot read: {error}{fix}") from None
 
 

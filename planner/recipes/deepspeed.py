@@ -65,7 +65,7 @@ def read(keys: KeyReader, options: RecipeOptions) -> Recipe:
     if keys.value("gradient_clipping") == "auto":
         text = "gradient_clipping auto means max_grad_norm of the Trainer's recipe, whose default is 1"
         draft.derive("train.clip_norm", 1.0, f"train.clip_norm 1: {text}")
-        draft.to_do.append(f"train.clip_norm: {text}. Change it if your recipe sets another one")
+        draft.ask(f"train.clip_norm: {text}. Change it if your recipe sets another one")
     else:
         clip = keys.number("gradient_clipping", 0.0)
         draft.derive("train.clip_norm", clip or None, f"train.clip_norm {clip or 'null'}: gradient_clipping")

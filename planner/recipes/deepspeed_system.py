@@ -26,7 +26,7 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     """
     entries = flat(found.tree, found.source)
     overrides(found.arguments, entries)
-    keys = KeyReader(source=found.source, entries=entries, fix="KEY=VALUE", is_for_job=options.is_for_job)
+    keys = KeyReader(source=found.source, entries=entries, fix="{}=VALUE", is_for_job=options.is_for_job)
     recipe = deepspeed.read(keys, options)
     keys.raise_mistakes()
     return recipe

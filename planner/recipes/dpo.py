@@ -77,7 +77,7 @@ def read(
     reasons = {key: why for key, why in DPO_REASONS.items() if key not in fork.loss}
     finish(draft, keys, reasons, "the DPO repository does not read this key")
     if fork.loss:
-        make_own(draft, fork.method(method), fork.why_own)
+        make_own(draft, fork.method(method), fork.why_own, has_groups=method.startswith("grpo"))
     fork.note(draft)
     return Recipe(
         source=keys.source,
@@ -146,7 +146,8 @@ def _draft(
 ) -> Draft:
     draft = Draft()
     name = job_name(keys.value("exp_name"), f"{choices.get('model', '')}-{method}")
-    draft.derive("name", name, f"name {name}" + (": exp_name" if keys.value("exp_name") else ""))
+    told = ["exp_name"] if keys.value("exp_name") else []
+    draft.derive("name", name, ": ".join([f"name {name}", *told]), *told)
     _set_model(draft, keys, choices)
     carry(draft, keys, "max_length", "model.context", keys.whole("max_length", 512, least=2))
     _set_data(draft, keys, method)
@@ -195,9 +196,10 @@ def _set_model(draft: Draft, keys: KeyReader, choices: dict[str, str]) -> None:
     carry(draft, keys, "model.name_or_path", "model.path", keys.text("model.name_or_path"))
     if keys.has("model.archive"):
         draft.drop("model.archive", "a pickle of the policy's weights, see to do")
-        draft.to_do.append(
+        draft.ask(
             "model.path: training begins with the weights of model.archive, so save them in the Hugging Face layout "
-            "(load its `state` into the model, then save_pretrained) and write that folder"
+            "(load its `state` into the model, then save_pretrained) and write that folder",
+            of_model=True,
         )
         keys.value("model.archive")
 

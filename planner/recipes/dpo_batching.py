@@ -33,11 +33,11 @@ class DpoFacts(Sliced):
         """Whether the repository does not have the recipe's trainer."""
         return "trainer" in self.fork.loss
 
-    def empty_text(self) -> str:
-        """What this recipe's model does with an empty batch."""
+    def on_empty(self) -> tuple[str, bool]:
+        """What this recipe's model does with an empty batch, and whether it raises that as an error."""
         if self.block in _REFUSE_EMPTY:
-            return "ValueError: batch_size has to be defined and > 0"
-        return "no rows on a GPU: NaN" if self.block == "LlamaDecoderLayer" else "no rows on a GPU"
+            return "ValueError: batch_size has to be defined and > 0", True
+        return "no rows on a GPU: NaN" if self.block == "LlamaDecoderLayer" else "no rows on a GPU", False
 
     def outcome(self, gpus: int) -> BatchOutcome:
         """What the repository does at a GPU count."""
@@ -49,8 +49,10 @@ class DpoFacts(Sliced):
                 eval_text=found.eval_text,
             )  # fmt: skip
         if found.verdict != "error" and no_eval:
-            text = self.empty_text()
-            return BatchOutcome(gpus=gpus, verdict="error", batch=None, text=text, eval_text=found.eval_text)
+            text, is_raised = self.on_empty()
+            return BatchOutcome(
+                gpus=gpus, verdict="error", batch=None, text=text, is_raised=is_raised, eval_text=found.eval_text
+            )
         return found
 
     def _eval_rounding(self) -> str:

@@ -133,7 +133,7 @@ def plain(value: Any) -> str:
     return cut(number(value) if isinstance(value, float) else written(value), 120)
 
 
-def make_own(draft: Draft, method: str, why: str) -> None:
+def make_own(draft: Draft, method: str, why: str, *, has_groups: bool = False) -> None:
     """Turns a draft into a job with the user's own training loop.
 
     The job keeps its batch, length and cadences. Model, data, loss, optimizer and schedule move to the to-do list.
@@ -142,6 +142,7 @@ def make_own(draft: Draft, method: str, why: str) -> None:
         draft: the job in the making.
         method: what the loop computes.
         why: why no objective of planner's computes it.
+        has_groups: whether the method compares the completions of a prompt, as GRPO does.
     """
     model, data, train = (draft.job.pop(name, {}) for name in ("model", "data", "train"))
     objective = draft.job.pop("objective", None)
@@ -163,21 +164,21 @@ def make_own(draft: Draft, method: str, why: str) -> None:
     draft.job |= ordered
     draft.remarks["data.path"] = f"your training loop: it computes {method}"
     draft.remarks.pop("objective", None)
-    draft.to_do.insert(0, f"{why}: write my_loop.py to compute the loss (docs/guides/your-own-loop.md)")
-    if method.startswith("grpo"):
-        draft.to_do.insert(
-            1,
+    draft.ask(f"{why}: write my_loop.py to compute the loss (docs/guides/your-own-loop.md)", at=0)
+    if has_groups:
+        draft.ask(
             "make each sample of dataset() a whole group, and divide batch.global by the group's size: planner would "
             "split a group of single completions over workers",
+            at=1,
         )
     said = {"model": model, "data": data, "objective": objective, "optimizer": optimizer, **theirs}
     lines = [f"{name} {plain(value)}" for name, value in said.items() if value]
     if lines:
-        draft.to_do.insert(1, f"what the loop must do itself: {'; '.join(lines)}")
+        draft.ask(f"what the loop must do itself: {'; '.join(lines)}", at=1)
 
 
 def finish(draft: Draft, keys: KeyReader, reasons: Mapping[str, str], other: str) -> None:
-    """Notes every key that no note mentions yet as dropped, so that `convert` lists every key.
+    """Notes every key of which no note tells yet as dropped, so that `convert` lists every key.
 
     Args:
         draft: the job in the making.
@@ -185,10 +186,10 @@ def finish(draft: Draft, keys: KeyReader, reasons: Mapping[str, str], other: str
         reasons: why a key, or a section by its prefix, has no counterpart in a job.
         other: the reason for all other keys.
     """
-    said = " ".join(f"{note.key} {note.text}" for note in (*draft.carried, *draft.derived, *draft.dropped))
+    told = draft.told | {note.key for note in (*draft.carried, *draft.dropped)}
     for key, entry in keys.written():
         # A key that was read for a verdict or as a factor needs no note.
-        if keys.was_read(key) and (key in said or key not in reasons):
+        if keys.was_read(key) and (key in told or key not in reasons):
             continue
         why = next((text for known, text in reasons.items() if key == known or key.startswith(f"{known}.")), other)
         value = entry.value

@@ -40,11 +40,13 @@ def set_data(draft: Draft, kind: str, datasets: Sequence[DatasetSource]) -> None
         draft.set("data.split", places[0].split)
     lacks = [place.lack for place in places if place.lack]
     if is_direct:
-        draft.to_do += [f"{cut(lack, 400)}. Its rows must have the form {_ROWS[kind]}" for lack in lacks]
+        for lack in lacks:
+            draft.ask(f"{cut(lack, 400)}. Its rows must have the form {_ROWS[kind]}")
         return
     draft.remarks["data.path"] = "a placeholder: see to do"
-    draft.to_do += [cut(lack, 400) for lack in lacks]
-    draft.to_do.append(_saving(kind, path, datasets, places))
+    for lack in lacks:
+        draft.ask(cut(lack, 400))
+    draft.ask(*_saving(kind, path, datasets, places))
 
 
 def _folder(datasets: Sequence[DatasetSource]) -> str:
@@ -63,18 +65,19 @@ def _may_be_replaced(folder: Path) -> bool:
     return (folder / "state.json").is_file()
 
 
-def _saving(kind: str, folder: str, datasets: Sequence[DatasetSource], places: Sequence[Place]) -> str:
-    """How to save data sets, with a shell command on a second line. For others the form of their rows."""
+def _saving(kind: str, folder: str, datasets: Sequence[DatasetSource], places: Sequence[Place]) -> list[str]:
+    """How to save data sets, and the shell command for it. For others the form of their rows alone."""
     loads = [place.joined if len(places) > 1 else place.load for place in places]
     if not loads or not all(loads):
         names = ", ".join(each.name for each in datasets) or "the data"
-        return f"write {cut(names, 200)} into {folder}/ as jsonl, with rows such as {_ROWS[kind]}"
+        return [f"write {cut(names, 200)} into {folder}/ as jsonl, with rows such as {_ROWS[kind]}"]
     whole = loads[0] if len(loads) == 1 else f"concatenate_datasets([{', '.join(loads)}])"
     imports = [name for name in _FUNCTIONS if f"{name}(" in whole or f"{name}." in whole]
     code = f"from datasets import {', '.join(imports)}; {whole}.save_to_disk({folder!r})"
-    return (
-        f"save the data once with the command below. Its rows must have the form {_ROWS[kind]}\n{python_command(code)}"
-    )
+    return [
+        f"save the data once with the command below. Its rows must have the form {_ROWS[kind]}",
+        python_command(code),
+    ]
 
 
 def python_command(code: str) -> str:

@@ -48,11 +48,13 @@ class KeyReader:
     mistakes: list[str] = field(default_factory=list)
     is_for_job: bool = True
     """whether to make a job. If not, the recipe needs only what concerns batches"""
-    fix: str = "KEY=VALUE"
-    """how the user writes a value behind the recipe"""
+    fix: str = "{}=VALUE"
+    """how the user writes a value behind the recipe. `{}` stands for the key"""
     _read: set[str] = field(default_factory=set)
-    _unset: dict[str, tuple[str, list[str], str]] = field(default_factory=dict)
-    """key -> its value, the shell variables in it, and the mistake"""
+    _unset: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
+    """key -> its value, and the shell variables in it"""
+    _of_unset: set[int] = field(default_factory=set)
+    """the places in `mistakes` of those on `_unset`"""
 
     def has(self, key: str) -> bool:
         """Whether `key` has a value that is not null."""
@@ -122,7 +124,7 @@ class KeyReader:
         """Add a mistake for each of these keys that is null. `system` has no default for them then, and ends."""
         for key in names:
             if key in self.entries and self.entries[key].value is None:
-                given = f"Write {self.fix.replace('KEY', key)} behind the recipe"
+                given = f"Write {self.fix.format(key)} behind the recipe"
                 self.wrong(f"{key}: found null, with which {system} does not train. {given}")
 
     def refuse(self, key: str, fix: str) -> None:
@@ -142,15 +144,16 @@ class KeyReader:
 
     def unresolved(self, key: str, value: Unresolved, where: str) -> None:
         """Add a mistake: the value at `where` is unknown, with how to give it."""
-        given = f"Write {self.fix.replace('KEY', key)} behind the recipe"
+        given = f"Write {self.fix.format(key)} behind the recipe"
         self.missing(key, value.text, f"{key}: found {cut(value.text)} in {where}, {value.why}. {given}")
 
     def missing(self, key: str, value: str, text: str) -> None:
         """Add a mistake `text` on a value that may contain shell variables. `--env` is added as another fix."""
         names = env_names(value)
-        self.wrong(f"{text}, or {_as_options(names)}" if names else text)
         if names:
-            self._unset[key] = (value, names, self.mistakes[-1])
+            self._unset[key] = (value, names)
+            self._of_unset.add(len(self.mistakes))
+        self.wrong(f"{text}, or {_as_options(names)}" if names else text)
 
     def lacks(self, text: str) -> None:
         """Add a mistake only if a job is to be made: something is missing that the batch does not need."""
@@ -182,11 +185,10 @@ class KeyReader:
         """The mistakes. Three or more missing shell variables share one line, so that the error names all."""
         if len(self._unset) < _FEWEST_FOLDED:
             return self.mistakes
-        shown = ", ".join(f"{key}: {cut(value)}" for key, (value, _, _) in self._unset.items())
-        names = dict.fromkeys(name for _, each, _ in self._unset.values() for name in each)
-        folded = {mistake for _, _, mistake in self._unset.values()}
+        shown = ", ".join(f"{key}: {cut(value)}" for key, (value, _) in self._unset.items())
+        names = dict.fromkeys(name for _, each in self._unset.values() for name in each)
         first = f"found shell variables that are not set ({shown}). Write {_as_options(names)}"
-        return [first, *(text for text in self.mistakes if text not in folded)]
+        return [first, *(text for at, text in enumerate(self.mistakes) if at not in self._of_unset)]
 
     def _needed(self, key: str, default: Any) -> Any:
         """The value, the default, or `_NOTHING` with a mistake added."""
@@ -199,7 +201,7 @@ class KeyReader:
             return _NOTHING
         if entry is None or entry.value is None:
             if default is None:
-                text = f"{key}: found nothing. Write {self.fix.replace('KEY', key)} behind the recipe"
+                text = f"{key}: found nothing. Write {self.fix.format(key)} behind the recipe"
                 (self.wrong if _is_of_batch(key) else self.lacks)(text)
                 return _NOTHING
             return default

@@ -52,14 +52,15 @@ class Fork:
     def note(self, draft: Draft) -> None:
         """Adds what the user must see to."""
         if self.others:
-            draft.to_do.append(
+            draft.ask(
                 f"{_listed(self.others)}: not of {self.of}, so this is a fork or another version of it. planner does "
                 "not know what this changes. If it changes the loss or the data, see to it in a loop of your own or in "
-                "your rows"
+                "your rows",
+                of_model=any(key.startswith("model.") for key in self.others),
             )
 
         if self.blind:
-            draft.to_do.append(
+            draft.ask(
                 f"the fork's configuration is not beside the command, so these values are those of {self.of}, and the "
                 f"fork's may differ: {self.blind}. Run planner in the checkout of the fork, or convert its folder"
             )

@@ -128,7 +128,7 @@ def read(
     reasons = {key: why for key, why in every.items() if key not in fork.loss}
     finish(draft, keys, reasons, "planner does not know this key of HALOs")
     if why_own:
-        make_own(draft, fork.method(method), why_own)
+        make_own(draft, fork.method(method), why_own, has_groups=method.startswith("grpo"))
     fork.note(draft)
     return Recipe(
         source=keys.source,

@@ -95,9 +95,8 @@ class HalosFacts(Sliced):
         processes = gpus if self.is_sharded else 1
         each = self.written // processes * processes
         if not each:
-            return BatchOutcome(
-                gpus=gpus, verdict="error", batch=None, text=f"{self.written} rows, {gpus} slices: empty"
-            )
+            text = f"{self.written} rows, {gpus} slices: empty"
+            return BatchOutcome(gpus=gpus, verdict="error", batch=None, text=text, is_raised=False)
         if not self.eval_every // self.written:
             text = f"ZeroDivisionError: eval_every {self.eval_every} < {self.written}"
             return BatchOutcome(gpus=gpus, verdict="error", batch=None, text=text)

@@ -47,7 +47,8 @@ def make_draft(
     """
     draft = Draft()
     name = job_name(keys.value("exp_name"), f"{facts.model_choice}-{facts.method}")
-    draft.derive("name", name, f"name {name}" + (": exp_name" if keys.value("exp_name") else ""))
+    told = ["exp_name"] if keys.value("exp_name") else []
+    draft.derive("name", name, ": ".join([f"name {name}", *told]), *told)
     _set_model(draft, keys)
     kind = DATA_OF.get(SHARED.get(facts.method, facts.method), "feedback" if facts.is_unpaired else "pairs")
     names = names_of(keys.value("train_datasets") or keys.value("datasets"))
@@ -89,7 +90,7 @@ def _say_unknown(draft: Draft, keys: KeyReader) -> None:
     guessed = [key for key, ours in _GUESSED.items() if (entry := keys.entries.get(key)) and entry.is_default]
     if guessed:
         shown = ", ".join(f"{key} {plain(keys.value(key))} ({_GUESSED[key]})" for key in guessed)
-        draft.to_do.append(
+        draft.ask(
             f"HALOs' config folder is not beside the command, so your values may differ from these: {shown}. Look them "
             "up in config/model/, or convert the script inside the checkout"
         )
@@ -100,7 +101,7 @@ def _say_unknown(draft: Draft, keys: KeyReader) -> None:
     for key, why in _OTHERWISE.items():
         if keys.value(key) not in (None, False, 1):
             draft.drop(key, f"{why} (see to do)")
-            draft.to_do.append(f"{key} {plain(keys.value(key))}: {why}")
+            draft.ask(f"{key} {plain(keys.value(key))}: {why}", of_model=key.startswith("model."))
 
 
 _GUESSED = {
@@ -183,7 +184,7 @@ def _set_optimizer(draft: Draft, keys: KeyReader, facts: HalosFacts) -> None:
         values["betas"] = [keys.number("beta1", 0.9), keys.number("beta2", 0.999)]
         from_keys["betas"] = "beta1" if keys.has("beta1") else "beta2"
     elif values["kind"] == "adamw":
-        draft.to_do.append("train.optimizer: betas and weight_decay are planner's defaults if the recipe sets none")
+        draft.ask("train.optimizer: betas and weight_decay are planner's defaults if the recipe sets none")
     set_optimizer(draft, keys, values, from_keys)
 
 
@@ -192,7 +193,7 @@ def _refuse_decay(draft: Draft, keys: KeyReader) -> None:
     entry, why = keys.entries["weight_decay"], "Adam adds it to the gradient, planner's adamw does not"
     if entry.is_default:
         text = f"weight_decay {plain(entry.value)} of {entry.where}: {why}, so train.optimizer.weight_decay is 0"
-        draft.to_do.append(f"{text}. Write optimizer=AdamW behind the recipe if decoupled decay will do")
+        draft.ask(f"{text}. Write optimizer=AdamW behind the recipe if decoupled decay will do")
     else:
         keys.refuse_in_job("weight_decay", f"{why}: write 0, or optimizer=AdamW")
 
@@ -204,10 +205,10 @@ def _set_clip(draft: Draft, keys: KeyReader, facts: HalosFacts, *, is_own: bool)
         return
     theirs = "HALOs clips to model.max_grad_norm of config/model/ in its checkout, which planner does not know"
     if is_own:
-        draft.to_do.append(f"train.clip_norm: this job does not clip. {theirs}, so write that norm")
+        draft.ask(f"train.clip_norm: this job does not clip. {theirs}, so write that norm")
         return
     draft.set("train.clip_norm", 1.0)
-    draft.to_do.append(
+    draft.ask(
         "train.clip_norm: 1.0 is planner's default, because the recipe does not set model.max_grad_norm. "
         f"{theirs}, so write that norm"
     )
@@ -242,7 +243,7 @@ def _set_eval(draft: Draft, keys: KeyReader, facts: HalosFacts) -> None:
             "eval.samples", samples, f"eval.samples {samples}: held out of the training rows. HALOs takes a test split"
         )
     else:
-        draft.to_do.append("eval.samples: write how many training rows to hold out. HALOs evaluates a whole test split")
+        draft.ask("eval.samples: write how many training rows to hold out. HALOs evaluates a whole test split")
         draft.set("eval.samples", 0)
     every = facts.eval_every // facts.lowered_to * facts.lowered_to
     lowered = "" if every == facts.eval_every else f", lowered from {facts.eval_every} as in HALOs"

@@ -22,7 +22,7 @@ def note_loss(draft: Draft, keys: KeyReader) -> None:
     draft.set("objective", {name.removeprefix("loss."): value for name, value in known.items()})
     shipped = [name.removeprefix("loss.") for name in known if keys.entries[name].is_default]
     if shipped:
-        draft.to_do.append(f"the loss: {', '.join(shipped)} are HALOs' defaults")
+        draft.ask(f"the loss: {', '.join(shipped)} are HALOs' defaults")
 
 
 def set_objective(draft: Draft, keys: KeyReader, facts: HalosFacts) -> None:
@@ -30,6 +30,7 @@ def set_objective(draft: Draft, keys: KeyReader, facts: HalosFacts) -> None:
     objective, text = _OBJECTIVES[facts.method](keys, facts)
     if keys.value("cache_reference_logprobs") is True and facts.method in {"dpo", "cdpo", "ipo"}:
         objective["reference"] = "cached"
+        draft.told.add("cache_reference_logprobs")
         text = f"{text}, and cache_reference_logprobs is true" if text else "cache_reference_logprobs is true"
     shown = ", ".join(f"{name} {number(its) if isinstance(its, float) else its}" for name, its in objective.items())
     draft.derive("objective", objective, f"objective {shown}" + (f": {text}" if text else ""))

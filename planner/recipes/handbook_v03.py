@@ -80,7 +80,7 @@ def datasets(keys: KeyReader, draft: Draft) -> list[DatasetSource]:
     parts = {name: share for name, share in shares.items() if isinstance(share, int | float) and share < 1}
     if parts:
         shown = ", ".join(f"the first {share:.6g} of {name}" for name, share in parts.items())
-        draft.to_do.append(f"{MIXER}: its script trains on {shown} (rows in their order). Leave the other rows out")
+        draft.ask(f"{MIXER}: its script trains on {shown} (rows in their order). Leave the other rows out")
     return [
         DatasetSource(name=name, config=str(config) if config else None, split=split)
         for name, config in zip(shares, configs, strict=True)

@@ -52,6 +52,7 @@ def _off(made: TrackerDraft, keys: KeyReader, *, debug_is_silent: bool) -> str:
     if not keys.flag("wandb.enabled", default=True):
         return "wandb.enabled false"
     if debug_is_silent and keys.value("debug") is True:
+        made.draft.told.add("debug")
         return "debug true"
     # wandb itself reads WANDB_MODE. Only transformers reads WANDB_DISABLED.
     return "WANDB_MODE disabled" if wandb_is_disabled(made) == "WANDB_MODE" else ""

@@ -32,10 +32,9 @@ def _heading(recipe: Recipe) -> Iterator[str]:
     if recipe.draft.job.get("objective") == "own":
         yield "# A loop of your own (data.path) computes the loss. planner keeps its batches exact at every GPU count."
         yield "# See docs/guides/your-own-loop.md."
-    for text in recipe.draft.to_do:
-        line, *commands = text.split("\n")
-        yield f"# to do: {printable(line)}"
-        yield from (f"#   {printable(command)}" for command in commands)
+    for each in recipe.draft.to_do:
+        yield f"# to do: {printable(each.text)}"
+        yield from (f"#   {printable(command)}" for command in each.commands)
 
 
 def _section(values: Mapping[str, Any], remarks: Mapping[str, str], path: str) -> Iterator[str]:

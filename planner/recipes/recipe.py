@@ -20,6 +20,8 @@ class BatchOutcome:
     """samples that an optimizer step uses, None if there is no step"""
     text: str = ""
     """the error, short enough for a table cell"""
+    is_raised: bool = True
+    """whether the system's code raises the error, whose name then begins the text (`ValueError: ...`)"""
     dropped: tuple[Span, ...] = ()
     """half-open ranges of positions in each batch that are never computed"""
     eval_text: str = "-"
@@ -61,6 +63,21 @@ class CheckOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ToDo:
+    """What the user must do, or must know."""
+
+    text: str
+    commands: tuple[str, ...] = ()
+    """shell commands that the text speaks of"""
+    is_of_model: bool = False
+    """whether the model must be made ready, which the job of another system needs, too"""
+
+    def __str__(self) -> str:
+        """The text, and each command on a line of its own."""
+        return "\n".join([self.text, *self.commands])
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rewrite:
     """The command that trains the same global batch in another system at one GPU count."""
 
@@ -71,7 +88,7 @@ class Rewrite:
     arithmetic: str = ""
     """the factors of the batch, filled in by `rewrite`"""
     notes: tuple[str, ...] = ()
-    unsaid: tuple[str, ...] = ()
+    unsaid: tuple[ToDo, ...] = ()
     """values that the system's options cannot express"""
 
 
@@ -107,8 +124,9 @@ class Draft:
     carried: list[Note] = field(default_factory=list)
     derived: list[Note] = field(default_factory=list)
     dropped: list[Note] = field(default_factory=list)
-    to_do: list[str] = field(default_factory=list)
-    """one text each. After a line break comes a shell command"""
+    told: set[str] = field(default_factory=set)
+    """the recipe's keys of which a note on another key tells"""
+    to_do: list[ToDo] = field(default_factory=list)
     remarks: dict[str, str] = field(default_factory=dict)
     """job key -> a comment beside it in the job file"""
 
@@ -125,10 +143,19 @@ class Draft:
         self.set(ours, value)
         self.carried.append(Note(key=key, text=f"{ours}: {shown}"))
 
-    def derive(self, ours: str, value: Any, how: str) -> None:
-        """Set the job's key `ours` to a derived value, and note it. `how` has the key, the value and the reason."""
+    def derive(self, ours: str, value: Any, how: str, *told: str) -> None:
+        """Set the job's key `ours` to a derived value, and note it.
+
+        `how` has the key, the value and the reason. It also tells of the recipe's keys `told`.
+        """
         self.set(ours, value)
+        self.told.update(told)
         self.derived.append(Note(key=ours, text=how))
+
+    def ask(self, text: str, *commands: str, of_model: bool = False, at: int | None = None) -> None:
+        """Add what the user must do. `at` is its place in the list, by default the end."""
+        made = ToDo(text=text, commands=commands, is_of_model=of_model)
+        self.to_do.insert(len(self.to_do) if at is None else at, made)
 
     def drop(self, key: str, why: str) -> None:
         """Note a key of the recipe that has no counterpart in the job, with the reason."""

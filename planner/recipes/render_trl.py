@@ -8,7 +8,7 @@ from pathlib import PurePath
 from planner.job import AdamW, HfModel
 from planner.recipes.accelerate import launch_notes, local_file, read_launch
 from planner.recipes.launcher import ONE_PROCESS, SHIPPED_BY_TRL
-from planner.recipes.recipe import Recipe, Rewrite
+from planner.recipes.recipe import Recipe, Rewrite, ToDo
 from planner.recipes.render_trackers import trackers_to_trl
 from planner.recipes.rendering import (
     Rendering,
@@ -184,7 +184,7 @@ def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
         command=" ".join(command),
         file=split.file,
         notes=(*_launch_notes(recipe, split.gpus, split.micro, split.accumulation), *_file_notes(split)),
-        unsaid=() if launch_file else (_launcher_unsaid(recipe),),
+        unsaid=() if launch_file else (ToDo(text=_launcher_unsaid(recipe)),),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from planner.job import ChatData, HfModel, Job, duration
 from planner.recipes.drafting import plain
-from planner.recipes.recipe import Recipe
+from planner.recipes.recipe import Recipe, ToDo
 from planner.recipes.scalars import number
 
 # Null is a choice for these: no clipping, no limit of prompts. Any other null means that the job has no such value.
@@ -23,7 +23,7 @@ class Rendering:
 
     job: Job
     arguments: list[str] = field(default_factory=list)
-    unsaid: list[str] = field(default_factory=list)
+    unsaid: list[ToDo] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
     """variables to set for the command"""
     file: str = ""
@@ -55,11 +55,11 @@ class Rendering:
         """List the values of these names that are neither written nor listed yet, with the reason."""
         if found := self._take(names):
             shown = ", ".join(f"{name} {_shown(value)}" for name, value in found.items())
-            self.unsaid.append(f"{shown}: {why}")
+            self.unsaid.append(ToDo(text=f"{shown}: {why}"))
 
     def remark(self, text: str) -> None:
         """Add a text on a value that is written."""
-        self.unsaid.append(text)
+        self.unsaid.append(ToDo(text=text))
 
     def write_or_leave(self, names: str, arguments: list[str], why: str) -> None:
         """Write the options if there are any, else list the values with the reason."""

@@ -89,7 +89,7 @@ def _rendering_of(recipe: Recipe, job: Job, system: System) -> Rendering:
     else:
         system.render_command(rendering)
         # First weights or a chat template that the job does not name yet.
-        rendering.unsaid += [text for text in recipe.draft.to_do if text.startswith("model.")]
+        rendering.unsaid += [each for each in recipe.draft.to_do if each.is_of_model]
     rendering.close(f"{system.title} has no option for it")
     return rendering
 

@@ -115,9 +115,10 @@ class TrackerDraft:
             self._used.add(given.key)
             self.draft.drop(given.key, why)
 
-    def say(self, text: str) -> None:
-        """Note a decision about the trackers."""
+    def say(self, text: str, *told: str) -> None:
+        """Note a decision about the trackers. The text also tells of the recipe's keys `told`."""
         self._derive(text)
+        self.draft.told.update(told)
 
     def close(self) -> None:
         """Write the trackers into the job, and note the variables that none of them took."""

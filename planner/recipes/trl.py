@@ -22,7 +22,7 @@ from planner.recipes.trl_facts import facts_of
 from planner.recipes.trl_job import fill
 from planner.recipes.trl_keys import FALSE_TEXTS, METHODS, TRUE_TEXTS, TRUTHS
 from planner.recipes.trl_loss import changing
-from planner.recipes.trl_method import method_of
+from planner.recipes.trl_method import is_pretraining, method_of
 from planner.recipes.trl_sizes import expand, sizes_of
 from planner.recipes.trl_trackers import EVERY_STEP
 from planner.recipes.trl_unknown import ENVIRONMENT, refuse_unknown
@@ -126,7 +126,7 @@ def read(keys: KeyReader, options: RecipeOptions, *, script: str, launch: Launch
         method = "sft"
     handbook_v03.add_defaults(keys, method)
     is_older = handbook_v03.is_older(keys.entries)
-    if told_by.startswith(handbook_v03.CPT):
+    if is_pretraining(script, keys.source, options.method):
         keys.lacks(
             f"{told_by}: convert makes no job for rows of plain text. Write one with data.kind jsonl, objective lm "
             "(planner init) and the global batch that planner check shows"
@@ -143,12 +143,13 @@ def read(keys: KeyReader, options: RecipeOptions, *, script: str, launch: Launch
     draft.derived.append(Note(key="method", text=f"method {method}: {told_by}"))
     held = max(sizes.micro // gpus, 1) if sizes.splits else sizes.micro
     fill(draft, keys, options, facts, launch, held, is_own=bool(why_own))
-    draft.to_do += _to_check(facts)
+    _ask_to_check(draft, facts)
     whose = "--gpus" if options.gpus else f"num_processes of {launch.source}" if launch else "--gpus"
     draft.derived.append(Note(key="gpus", text=f"tuned for {gpus} GPUs: {whose}"))
     finish(draft, keys, _reasons(keys), "planner has no such setting")
     if why_own:
-        make_own(draft, method if loss == method else f"{method} ({loss})", why_own)
+        shown = method if loss == method else f"{method} ({loss})"
+        make_own(draft, shown, why_own, has_groups=method == "grpo")
     return Recipe(
         source=keys.source,
         method=method,
@@ -200,13 +201,13 @@ def _refuse_contradictions(keys: KeyReader, facts: TrlFacts, launch: LaunchSetti
         )
 
 
-def _to_check(facts: TrlFacts) -> list[str]:
-    """What the user must check in files that are not on this machine."""
-    text = (
-        f"batch.global {facts.batch}: planner did not read {', '.join(facts.unread)} (not on this machine). It is "
-        "right if no tp_size, cp_size or sp_size there is above 1"
-    )
-    return [text] if facts.unread else []
+def _ask_to_check(draft: Draft, facts: TrlFacts) -> None:
+    """Adds what the user must check in files that are not on this machine."""
+    if facts.unread:
+        draft.ask(
+            f"batch.global {facts.batch}: planner did not read {', '.join(facts.unread)} (not on this machine). It is "
+            "right if no tp_size, cp_size or sp_size there is above 1"
+        )
 
 
 def _loss_of(keys: KeyReader, method: str) -> str:

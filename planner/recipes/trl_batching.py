@@ -93,8 +93,9 @@ class TrlFacts:
 
     def outcome(self, gpus: int) -> BatchOutcome:
         """What TRL does at a GPU count."""
-        if text := self._refusal(gpus):
-            return BatchOutcome(gpus=gpus, verdict="error", batch=None, text=text)
+        text, is_raised = self._refusal(gpus)
+        if text:
+            return BatchOutcome(gpus=gpus, verdict="error", batch=None, text=text, is_raised=is_raised)
         batch = self.batch_at(gpus)
         return BatchOutcome(
             gpus=gpus,
@@ -103,14 +104,25 @@ class TrlFacts:
             eval_text=f"{self.eval_micro * gpus} ({self.eval_micro} x {gpus})" if self.evaluates else "-",
         )
 
-    def _refusal(self, gpus: int) -> str:
+    def _refusal(self, gpus: int) -> tuple[str, bool]:
+        """The error, empty if TRL starts, and whether it is raised."""
+        if text := self._size_error(gpus):
+            return text, True
+        if self.launch_kind == "NO" and gpus > 1:
+            return "accelerate starts 1 process (distributed_type NO)", False
+        return self._start_error(gpus), True
+
+    def _size_error(self, gpus: int) -> str:
+        """The error if the micro-batch of a GPU is none, or too small for the method. Empty if it is not."""
         if self.splits_batches and self.micro % gpus:
             return f"ValueError: split_batches, {self.micro} % {gpus} = {self.micro % gpus}"
         least = _LEAST_MICRO.get(self.method, 1)
         if self.micro // (gpus if self.splits_batches else 1) < least:
             return f"ValueError: {self.method.upper()} needs a micro-batch above {least - 1}"
-        if self.launch_kind == "NO" and gpus > 1:
-            return "accelerate starts 1 process (distributed_type NO)"
+        return ""
+
+    def _start_error(self, gpus: int) -> str:
+        """The error if this number of processes contradicts another setting, empty if it does not."""
         if self.mesh not in {None, gpus}:
             return f"ValueError: parallelism_config is for {self.mesh} processes"
         if self.deepspeed and (other := self.deepspeed.other(gpus, self.micro, self.accumulation)):

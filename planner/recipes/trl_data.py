@@ -19,7 +19,7 @@ def set_data_of(draft: Draft, keys: KeyReader, method: str) -> None:
     _set_cut(draft, keys, method)
     if keys.has("eos_token"):
         draft.drop("eos_token", "see to do")
-        draft.to_do.append(
+        draft.ask(
             f"eos_token {keys.value('eos_token')}: planner ends a sample with the tokenizer's own end-of-sequence "
             "token. Change it in the tokenizer's folder if it is another one"
         )
@@ -44,7 +44,7 @@ def _set_cut(draft: Draft, keys: KeyReader, method: str) -> None:
     elif "max_prompt_length" in keys.entries:
         keys.value("max_prompt_length")
     elif method in {"dpo", "kto", "orpo"}:
-        draft.to_do.append(
+        draft.ask(
             "data.max_prompt: the recipe has no max_prompt_length, whose default is 512 in TRL 0.19. TRL 1.16 has no "
             "such key. Write data.max_prompt 512 for a recipe of the older version"
         )
@@ -56,7 +56,7 @@ def _set_cut(draft: Draft, keys: KeyReader, method: str) -> None:
     if mode or keys.has("max_prompt_length"):
         draft.derive("data.cut_prompt", side, f"data.cut_prompt {side}: {text}")
     if method == "dpo" or (method == "sft" and mode == "keep_end"):
-        draft.to_do.append(_dpo_cut(keys) if method == "dpo" else _KEPT_END)
+        draft.ask(_dpo_cut(keys) if method == "dpo" else _KEPT_END)
 
 
 _KEPT_END = (
@@ -89,7 +89,7 @@ def _set_packing(draft: Draft, keys: KeyReader) -> None:
     }
     if way in others:
         draft.drop("packing_strategy", "see to do")
-        draft.to_do.append(
+        draft.ask(
             f"packing_strategy {way}: it {others[way]}. planner packs best-fit, and attention stays in a conversation"
         )
     elif way not in {None, "bfd"}:
@@ -158,5 +158,5 @@ def _of_trl(listed: list[Any], draft: Draft, columns: set[str]) -> list[DatasetS
         text = (
             "datasets: the recipe mixes fractions of these data sets (fraction). Take their first rows in those shares"
         )
-        draft.to_do.append(f"{text}: {', '.join(parts)}")
+        draft.ask(f"{text}: {', '.join(parts)}")
     return found

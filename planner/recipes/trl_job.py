@@ -42,7 +42,7 @@ def fill(
     method = facts.method
     names = {key: PurePath(str(keys.value(key, ""))).name for key in ("run_name", "hub_model_id", "output_dir")}
     told = next((key for key, name in names.items() if name), "the method")
-    draft.derive("name", name := job_name(*names.values(), f"trl-{method}"), f"name {name}: {told}")
+    draft.derive("name", name := job_name(*names.values(), f"trl-{method}"), f"name {name}: {told}", told)
     _set_model(draft, keys)
     set_data_of(draft, keys, method)
     if is_own:
@@ -114,7 +114,9 @@ def _set_model(draft: Draft, keys: KeyReader) -> None:
         if keys.has(name):
             keys.value(name)
             draft.drop(name, "see to do")
-            draft.to_do.append(f"model.chat_template: save the recipe's {name} as a Jinja file, and write its path")
+            draft.ask(
+                f"model.chat_template: save the recipe's {name} as a Jinja file, and write its path", of_model=True
+            )
     if keys.flag("use_peft"):
         _set_lora(draft, keys)
     elif keys.value("load_in_4bit") is True:
@@ -138,16 +140,19 @@ def _set_lora(draft: Draft, keys: KeyReader) -> None:
     for name in ("load_in_4bit", "load_in_8bit"):
         if keys.value(name) is True:
             _set_frozen(draft, keys, name)
-            draft.to_do.append(
+            draft.ask(
                 f"model.path: {name} often continues adapters of an earlier run. If "
                 f"{keys.value('model_name_or_path')} is a folder of adapters, merge them into their base model and "
-                "write the merged one"
+                "write the merged one",
+                of_model=True,
             )
 
 
 def _set_frozen(draft: Draft, keys: KeyReader, name: str) -> None:
     """How frozen weights are stored, by `load_in_4bit` or `load_in_8bit`. bitsandbytes leaves the head out, too."""
     kind = keys.text("bnb_4bit_quant_type", "nf4")
+    if name == "load_in_4bit":
+        draft.told.add("bnb_4bit_quant_type")
     if name != "load_in_4bit" or kind != "nf4":
         what = name if name != "load_in_4bit" else f"{name} with bnb_4bit_quant_type {kind}"
         draft.drop(name, f"{what}: planner stores frozen weights in fp32 or nf4. fp32 takes more memory")
@@ -183,7 +188,8 @@ def _default_targets(draft: Draft, keys: KeyReader) -> tuple[list[str], str]:
             "which peft's choice depends. Write the layers' names in the recipe, or lora_target_modules=all-linear"
         )
         return [], ""
-    draft.to_do.append(
-        f"model.lora.targets {', '.join(targets)}: {whose}. Write others if the model is of another family"
+    draft.ask(
+        f"model.lora.targets {', '.join(targets)}: {whose}. Write others if the model is of another family",
+        of_model=True,
     )
     return list(targets), f": {whose}"

@@ -67,7 +67,7 @@ def note_loss(draft: Draft, keys: KeyReader) -> None:
     known = [*_OF_LOSSES, *_CHANGING, *_CHANGING_PREFERENCES]
     draft.set("objective", {key: keys.value(key) for key in known if keys.has(key)})
     if "beta" not in draft.job["objective"]:
-        draft.to_do.append("the loss: settings that the recipe does not have, such as beta, are TRL's defaults")
+        draft.ask("the loss: settings that the recipe does not have, such as beta, are TRL's defaults")
 
 
 def set_objective(draft: Draft, keys: KeyReader, facts: TrlFacts) -> None:

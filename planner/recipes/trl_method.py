@@ -36,6 +36,13 @@ _LOSSES = {
 _METHOD_OF_LOSS = {loss: method for method, losses in _LOSSES.items() for loss in losses.split()}
 
 
+def is_pretraining(script: str, source: str, asked: str | None) -> bool:
+    """Whether the script or the recipe's folder is that of continued pretraining, and nothing names a method."""
+    stem = PurePath(script).stem.removeprefix("run_")
+    is_named = bool(asked) or stem in METHODS
+    return not is_named and handbook_v03.CPT in {stem, PurePath(source).parent.name}
+
+
 def method_of(entries: Mapping[str, Entry], script: str, source: str, asked: str | None) -> tuple[str, str]:
     """The method, and what determines it: `--method`, the script, a key, or the folder.
 
@@ -46,7 +53,7 @@ def method_of(entries: Mapping[str, Entry], script: str, source: str, asked: str
     stem = PurePath(script).stem.removeprefix("run_")
     if stem in METHODS:
         return stem, script
-    if stem == handbook_v03.CPT or PurePath(source).parent.name == handbook_v03.CPT:
+    if is_pretraining(script, source, asked):
         return "sft", f"{handbook_v03.CPT}, continued pretraining"
     of_loss = _METHOD_OF_LOSS.get(_loss_type(entries), "")
     if key := next((each for each in _TELLS if each in entries), ""):

@@ -113,7 +113,7 @@ def _of_command(found: RecipeSource, command: Command, options: RecipeOptions) -
         tree = mapping_of(text_of(beside(found.source, config)), config, repeats)
         entries |= flat(tree, config)
     others = overrides(arguments, entries)
-    keys = KeyReader(source=config or found.source, entries=entries, fix="--KEY VALUE", is_for_job=options.is_for_job)
+    keys = KeyReader(source=config or found.source, entries=entries, fix="--{} VALUE", is_for_job=options.is_for_job)
     keys.mistakes += [_no_override(argument) for argument in others if "$" not in argument]
     trl.leave_unresolved(keys)
     launch = launch_of(command, options, keys, found.source)

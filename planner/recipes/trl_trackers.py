@@ -40,7 +40,7 @@ def set_trackers(draft: Draft, keys: KeyReader, environment: Mapping[str, str]) 
             _SETTERS[kind](made)
         elif kind in installed(GROUP):
             made.add(kind)
-            draft.to_do.append(f"tracking.{kind}: its package is not planner's, so write the settings that it needs")
+            draft.ask(f"tracking.{kind}: its package is not planner's, so write the settings that it needs")
         else:
             draft.drop("report_to", f"{cut(kind)}: {NO_SUCH_TRACKER}")
     for key, kind in {**_KEYS, "project": "trackio"}.items():
@@ -65,13 +65,13 @@ def _kinds(made: TrackerDraft, keys: KeyReader) -> list[str]:
     if names == ["all"]:
         kinds = list(dict.fromkeys(["tensorboard", *told]))
         made.use("report_to", f"tracking: {', '.join(kinds)}")
-        made.draft.to_do.append(
+        made.draft.ask(
             f"tracking: report_to all means all trackers that are installed. The job has {' and '.join(kinds)} (files "
             "in the run's folder, and those for which the recipe has settings). Add the others that you use"
         )
         return kinds
     if names in ([], ["none"]):
-        made.say(f"tracking none: report_to {'none' if names else 'is empty'}")
+        made.say(f"tracking none: report_to {'none' if names else 'is empty'}", "report_to")
         return []
     if known := [name for name in names if name in _SETTERS or name in installed(GROUP)]:
         made.use("report_to", f"tracking: {', '.join(known)}")

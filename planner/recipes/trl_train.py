@@ -34,9 +34,7 @@ def set_optimizer(draft: Draft, keys: KeyReader, method: str, *, is_own: bool) -
     if keys.has("weight_decay"):
         carry(draft, keys, "weight_decay", "train.optimizer.weight_decay", keys.number("weight_decay"))
         if keys.number("weight_decay"):
-            draft.to_do.append(
-                "train.optimizer.weight_decay: in TRL biases and norms do not decay, in planner all weights do"
-            )
+            draft.ask("train.optimizer.weight_decay: in TRL biases and norms do not decay, in planner all weights do")
     _set_adam(draft, keys)
 
 
@@ -123,7 +121,7 @@ def set_eval(draft: Draft, keys: KeyReader, facts: TrlFacts) -> None:
         draft.derive("eval.samples", size, f"eval.samples {size}: test_split_size, held out of the rows")
     else:
         draft.set("eval.samples", 0)
-        draft.to_do.append("eval.samples: write how many training rows to hold out. TRL evaluates a test split")
+        draft.ask("eval.samples: write how many training rows to hold out. TRL evaluates a test split")
     told = "eval_strategy, eval_steps"
     if facts.eval_every != "1 epoch" and not keys.has("eval_steps"):
         told = "logging_steps" if keys.has("logging_steps") else "logging_steps, 10 by default in TRL 0.19 to 1.16"

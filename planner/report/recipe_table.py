@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from planner.base.text import counted
 from planner.errors import printable
 from planner.plan import Plan
-from planner.recipes import BatchOutcome, CheckOptions, Note, Recipe, Rewrite
+from planner.recipes import BatchOutcome, CheckOptions, Note, Recipe, Rewrite, ToDo
 from planner.recipes.split import Span, percent
 from planner.report.plan_table import plan_object, split_text
 from planner.report.text_columns import aligned, hanging, wrapped
@@ -38,7 +38,10 @@ def conversion_lines(recipe: Recipe, width: int | None = None) -> list[str]:
     derived = [*(Note(key="", text=each) for each in recipe.repeats), *draft.derived]
     for title, notes in (("carried over", draft.carried), ("derived", derived), ("dropped", draft.dropped)):
         lines += _listed(title, _together(notes, is_keyed=title != "derived"), width, title != "dropped")
-    return lines + _listed("to do", list(enumerate(draft.to_do, start=1)), width)
+    lines += ["", "to do"] if draft.to_do else []
+    for number, each in enumerate(draft.to_do, start=1):
+        lines += _with_commands(f"{number}. ", each, width, "  ", "    ")
+    return lines
 
 
 def recipe_text(recipe: Recipe) -> str:
@@ -58,27 +61,27 @@ def _together(notes: Sequence[Note], *, is_keyed: bool) -> list[tuple[str, str]]
     return [(", ".join(dict.fromkeys(keys)), text) for text, keys in by_text.items()]
 
 
-def _listed(title: str, items: Sequence[tuple[object, str]], width: int | None, points: bool = False) -> list[str]:
+def _listed(title: str, items: Sequence[tuple[str, str]], width: int | None, points: bool) -> list[str]:
     if not items:
         return []
     lines = ["", title]
     for key, text in items:
-        mark = f"{key}. " if isinstance(key, int) else f"{key}{' -> ' if points else ': '}" if key else ""
-        lines += _with_commands(f"{mark}{text}", width, "  ", "    ")
+        mark = f"{key}{' -> ' if points else ': '}" if key else ""
+        lines += wrapped(printable(f"{mark}{text}"), width, "  ", "    ")
     return lines
 
 
-def _with_commands(text: str, width: int | None, first: str, later: str) -> list[str]:
-    """A text, wrapped. Below it the commands after its line breaks, each whole on a line, so that it can be copied."""
-    note, *commands = text.split("\n")
-    return [*wrapped(printable(note), width, first, later), *(f"{later}{printable(each)}" for each in commands)]
+def _with_commands(mark: str, its: ToDo, width: int | None, first: str, later: str) -> list[str]:
+    """A text, wrapped. Below it its commands, each whole on a line, so that it can be copied."""
+    lines = wrapped(printable(f"{mark}{its.text}"), width, first, later)
+    return [*lines, *(f"{later}{printable(each)}" for each in its.commands)]
 
 
 def rewrite_lines(recipe: Recipe, made: Rewrite, gpus: int, width: int | None = None) -> list[str]:
     """The command and the file for another system, with notes as comments, wrapped to `width` columns."""
     lines = [f"# {recipe_text(recipe)}", f"# at {counted(gpus, 'GPU')}: {made.arithmetic}"]
     lines += [f"# {line}" for note in (*recipe.repeats, *made.notes) for line in wrapped(note, width)]
-    lines += [line for note in made.unsaid for line in _with_commands(note, width, "# not said: ", "#   ")]
+    lines += [line for note in made.unsaid for line in _with_commands("", note, width, "# not said: ", "#   ")]
     lines += [made.command, *(["", *made.file.rstrip("\n").split("\n")] if made.file else [])]
     # A DeepSpeed file may contain tabs. Every other control character is escaped.
     return ["\t".join(printable(part) for part in line.split("\t")) for line in lines]
@@ -115,8 +118,7 @@ def _cells(recipe: Recipe, outcome: BatchOutcome, plan: Plan, *, knows_micro: bo
 
 def _there(batch: int, outcome: BatchOutcome) -> str:
     if outcome.verdict == "error":
-        named = outcome.text.partition(":")[0].endswith("Error")
-        return outcome.text if named else f"error: {outcome.text}"
+        return outcome.text if outcome.is_raised else f"error: {outcome.text}"
     if outcome.verdict == "exact":
         return "exact"
     assert outcome.batch is not None

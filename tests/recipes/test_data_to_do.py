@@ -77,7 +77,7 @@ def converted(text):
 
 def commands(to_do):
     """The code of each command in the to-do list, which a shell passes on unchanged."""
-    lines = [line for text in to_do for line in text.split("\n")[1:]]
+    lines = [line for each in to_do for line in each.commands]
     for line in lines:
         program, flag, code = shlex.split(line)
         assert (program, flag) == ("python", "-c")
@@ -109,7 +109,7 @@ def test_a_file_that_planner_reads_becomes_the_path_and_needs_no_to_do(name):
     assert data["path"] == name
     assert texts(data) == ALL
     assert not commands(to_do)
-    assert not [text for text in to_do if "data.path" in text or "save the data" in text]
+    assert not [text for text in map(str, to_do) if "data.path" in text or "save the data" in text]
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.tsv", "data/rows.csv", 'it\'s "$(x)" `x`.csv'])
@@ -186,7 +186,7 @@ def test_the_list_of_trl_has_the_arguments_of_load_dataset():
     below = "datasets:\n  - {path: json, data_dir: a}\n  - {path: a, split: train, columns: [prompt]}\n"
     assert commands(converted(RECIPE + below)[1])
     parts = "datasets:\n  - {path: a, fraction: 0.3}\n  - {path: org/b, fraction: 0.7}\n"
-    assert any("a 0.3, org/b 0.7" in text for text in converted(RECIPE + parts)[1])
+    assert any("a 0.3, org/b 0.7" in each.text for each in converted(RECIPE + parts)[1])
 
 
 def test_the_older_handbook_takes_folders_of_a_split():
@@ -219,7 +219,7 @@ def test_a_file_that_is_not_there_is_said_and_not_asked_of_the_hub(tmp_path):
         f"data.path: found nothing at data/rows.jsonl (relative to {tmp_path}, where planner runs). Put the data there"
     )
     assert data["path"] == "data/rows.jsonl"
-    assert any(text.startswith(told) for text in to_do)
+    assert any(text.startswith(told) for text in map(str, to_do))
     assert not commands(to_do)
     data, to_do = converted(f"{RECIPE}dataset_name: /nowhere/rows.csv\n")
     (code,) = commands(to_do)
@@ -230,11 +230,11 @@ def test_a_file_that_is_not_there_is_said_and_not_asked_of_the_hub(tmp_path):
 def test_a_file_with_rows_of_another_form_is_said():
     write("rows.jsonl", [{"question": "a", "answer": "b"}])
     data, to_do = converted(f"{RECIPE}dataset_name: rows.jsonl\n")
-    (text,) = (text for text in to_do if "data.path" in text)
+    (text,) = (text for text in map(str, to_do) if "data.path" in text)
     assert text.startswith("data.path: the first row of rows.jsonl cannot be used: the keys answer, question")
     assert data["path"] == "rows.jsonl"
     Path("rows.jsonl").write_text("")
-    assert any("rows.jsonl has no rows" in text for text in converted(f"{RECIPE}dataset_name: rows.jsonl\n")[1])
+    assert any("rows.jsonl has no rows" in each.text for each in converted(f"{RECIPE}dataset_name: rows.jsonl\n")[1])
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv"])
@@ -242,10 +242,10 @@ def test_a_pattern_that_files_match_is_not_called_missing(suffix):
     for name, rows in (("a", PAIRS[:2]), ("b", PAIRS[2:])):
         write(f"rows/{name}.{suffix}", rows)
     _, to_do = converted(f"{RECIPE}dataset_name: rows/*.{suffix}\n")
-    assert not [text for text in to_do if "found nothing" in text]
+    assert not [text for text in map(str, to_do) if "found nothing" in text]
     assert trained_on(f"{RECIPE}dataset_name: rows/*.{suffix}\n") == (ALL, suffix == "csv")
     _, to_do = converted(f"{RECIPE}dataset_name: nowhere/*.{suffix}\n")
-    assert any("found nothing at nowhere/*" in text for text in to_do)
+    assert any("found nothing at nowhere/*" in text for text in map(str, to_do))
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,11 @@ def test_a_file_with_the_right_keys_and_values_that_cannot_be_used_is_said(row, 
     """Such as pairs that begin with their prompt, without saying where it ends."""
     write("rows.jsonl", [row])
     _, to_do = converted(f"{RECIPE}dataset_name: rows.jsonl\n")
-    assert [text for text in to_do if text.startswith(f"data.path: the first row of rows.jsonl cannot be used: {why}")]
+    assert [
+        text
+        for text in map(str, to_do)
+        if text.startswith(f"data.path: the first row of rows.jsonl cannot be used: {why}")
+    ]
 
 
 ODD_NAMES = [
@@ -300,7 +304,7 @@ def test_a_shell_replaces_nothing_in_the_code():
     for name in ODD_NAMES:
         _, to_do = command_for(name)
         codes += commands(to_do)
-        lines += to_do[-1].split("\n")[1:]
+        lines += to_do[-1].commands
     script = "\n".join(["python() { printf '%s\\n' \"$2\"; }", *lines])
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == codes

@@ -24,7 +24,7 @@ def test_adapters_go_where_peft_puts_them_by_the_models_family(model, targets, t
     file.write_text(TRL.replace("org/m", model) + "use_peft: true\n")
     draft = read_recipe(str(file), [], RecipeOptions(gpus=2, method="sft")).draft
     assert draft.job["model"]["lora"]["targets"] == targets
-    assert "family by the model's name" in " ".join(draft.to_do)
+    assert "family by the model's name" in " ".join(map(str, draft.to_do))
 
 
 @pytest.mark.parametrize("model", ["Qwen/Qwen3-30B-A3B", "meta-llama/Llama-3.2-11B-Vision", "microsoft/phi-4", "org/m"])

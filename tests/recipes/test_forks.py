@@ -74,8 +74,8 @@ def test_a_loss_that_planner_does_not_know_is_left_to_a_loop_of_ones_own(command
     job, text = job_of(recipe)
     assert job.is_own
     assert job.batch.global_batch == (32 if "launch.py" in command else 64)
-    assert recipe.draft.to_do[0].startswith(f"{told.split(',')[0]}")
-    assert told in recipe.draft.to_do[0]
+    assert recipe.draft.to_do[0].text.startswith(f"{told.split(',')[0]}")
+    assert told in recipe.draft.to_do[0].text
     assert told in text
     assert not [note for note in recipe.draft.dropped if note.key in told]
 
@@ -137,7 +137,7 @@ def test_a_data_loader_of_ones_own_is_refused():
 def test_no_advice_changes_the_loss():
     """Who obeyed "write sft, dpo or ipo" trained another loss."""
     for command in (TDPO, f"{TRAIN} loss.name=rdpo", f"{TRAIN} loss.mode_loss=DrDPO"):
-        said = " ".join(read_recipe(command, (), RecipeOptions(gpus=4)).draft.to_do)
+        said = " ".join(map(str, read_recipe(command, (), RecipeOptions(gpus=4)).draft.to_do))
         assert "has only sft, dpo and ipo" not in said
         assert "Remove" not in said
 
@@ -152,7 +152,9 @@ def test_an_unknown_key_is_to_do_and_not_dropped(tmp_path, monkeypatch):
     )
     assert recipe.method == "sft with noise_rate=0.2"
     assert recipe.draft.job["objective"]["kind"] == "sft"
-    assert [text for text in recipe.draft.to_do if text.startswith("noise_rate=0.2: not of the DPO repository")]
+    assert [
+        text for text in map(str, recipe.draft.to_do) if text.startswith("noise_rate=0.2: not of the DPO repository")
+    ]
     assert "noise_rate" not in {note.key for note in recipe.draft.dropped}
     assert "noise_rate=0.2" in traps(recipe)["a fork"]
 
@@ -161,7 +163,7 @@ def test_an_unknown_key_of_the_configuration_is_told_also_where_nobody_wrote_it(
     """The checkout is a fork, with its own defaults."""
     recipe = read_recipe(str(checkout(tmp_path)), ["loss=sft"], RecipeOptions(gpus=4))
     assert recipe.method == "sft"
-    assert any(text.startswith("noise_rate=0: not of the DPO repository") for text in recipe.draft.to_do)
+    assert any(text.startswith("noise_rate=0: not of the DPO repository") for text in map(str, recipe.draft.to_do))
     assert "noise_rate=0" in traps(recipe)["a fork"]
 
 
@@ -185,7 +187,7 @@ def test_a_fork_without_its_checkout_must_say_its_batch():
     """The default of the original may not be the fork's."""
     with pytest.raises(RecipeError, match="batch_size: found none, and this command is of a fork"):
         read_recipe(TDPO.replace(" batch_size=64", ""), (), CHECK)
-    to_do = read_recipe(TDPO, (), RecipeOptions(gpus=4)).draft.to_do
+    to_do = [*map(str, read_recipe(TDPO, (), RecipeOptions(gpus=4)).draft.to_do)]
     assert any("lr=5e-7" in text and "the fork's may differ" in text for text in to_do)
     assert "lr=5e-7" in traps(read_recipe(TDPO, (), CHECK))["a fork"]
 
@@ -195,7 +197,7 @@ def test_a_forks_own_command_keeps_its_loss():
     recipe = read_recipe(f"{TRAIN} loss.mode_loss=DrDPO", (), RecipeOptions(gpus=4))
     made = rewrite(recipe, "dpo", 8)
     assert "loss.mode_loss=DrDPO" in made.command
-    assert any("loss.mode_loss=DrDPO" in text for text in rewrite(recipe, "trl", 8).unsaid)
+    assert any("loss.mode_loss=DrDPO" in text for text in map(str, rewrite(recipe, "trl", 8).unsaid))
 
 
 def test_a_forks_own_command_keeps_its_trainer():
@@ -212,7 +214,7 @@ def test_a_command_in_a_checkout_is_read_with_its_configuration(tmp_path, monkey
     monkeypatch.chdir(checkout(tmp_path))
     recipe = read_recipe(TDPO, (), RecipeOptions(gpus=4))
     assert recipe.source == "the command with config/config.yaml"
-    told = recipe.draft.to_do[1]
+    told = recipe.draft.to_do[1].text
     assert "lr: 5e-6" in told
     assert "if_tdpo2: true, alpha: 0.5, beta: 0.1" in told
     by_folder = read_recipe(".", TDPO.split()[3:], RecipeOptions(gpus=4))
@@ -224,7 +226,7 @@ def test_the_path_of_the_script_and_cd_say_where_the_checkout_is(command, tmp_pa
     place = checkout(tmp_path)
     monkeypatch.chdir("/")
     text = command.format(place, TDPO, TDPO.replace("train.py", f"{place}/train.py"))
-    assert "lr: 5e-6" in read_recipe(text, (), RecipeOptions(gpus=4)).draft.to_do[1]
+    assert "lr: 5e-6" in read_recipe(text, (), RecipeOptions(gpus=4)).draft.to_do[1].text
 
 
 def test_a_command_outside_a_checkout_has_the_originals_defaults(tmp_path, monkeypatch):

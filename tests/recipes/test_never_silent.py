@@ -60,7 +60,7 @@ def _trl(tmp_path, text, method):
 def test_what_makes_another_loss_goes_to_a_loop_of_ones_own(method, text, said, tmp_path):
     draft = _trl(tmp_path, text, method)
     assert draft.job["objective"] == "own"
-    assert said in " ".join(draft.to_do)
+    assert said in " ".join(map(str, draft.to_do))
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def _accelerate(tmp_path, text):
 def test_other_rules_of_cutting_and_packing_are_said(tmp_path, method, text, side, said):
     draft = _job(tmp_path, text, method)
     assert draft.job["data"].get("cut_prompt") == side
-    assert said in " ".join(draft.to_do)
+    assert said in " ".join(map(str, draft.to_do))
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_an_optimizer_state_of_fewer_bits_is_said(tmp_path, name):
 
 def test_a_loop_of_ones_own_is_told_the_schedule_and_optimizer_by_name(tmp_path):
     draft = _job(tmp_path, "optim: lomo\nlr_scheduler_type: inverse_sqrt\noptim_args: a=1\n", "grpo")
-    told = next(line for line in draft.to_do if line.startswith("what the loop"))
+    told = next(line for line in map(str, draft.to_do) if line.startswith("what the loop"))
     assert all(text in told for text in ("kind: inverse_sqrt", "kind: lomo", "args: a=1"))
 
 
@@ -191,7 +191,7 @@ def test_a_launcher_that_clips_otherwise_is_refused(tmp_path):
 
 def test_a_mixture_is_all_of_its_data_sets_and_their_shares(tmp_path):
     listed = "".join(f"  - {{id: a/{n}, split: s{n}, weight: 0.004}}\n" for n in range(6))
-    to_do = " ".join(_trl(tmp_path, f"dataset_mixture:\n  seed: 7\n  datasets:\n{listed}", "sft").to_do)
+    to_do = " ".join(map(str, _trl(tmp_path, f"dataset_mixture:\n  seed: 7\n  datasets:\n{listed}", "sft").to_do))
     for n in range(6):
         load = f"load_dataset('a/{n}', split='s{n}')"
         assert f"(lambda d: d.shuffle(seed=7).select(range(int(len(d) * 0.004))))({load})" in to_do
@@ -233,7 +233,7 @@ def test_trls_own_command_passes_the_launchers_options_on():
 
 def test_quantized_weights_hint_at_adapters(tmp_path):
     text = "use_peft: true\nlora_target_modules: all-linear\nload_in_4bit: true\n"
-    assert "merge them into their base" in " ".join(_job(tmp_path, text).to_do)
+    assert "merge them into their base" in " ".join(map(str, _job(tmp_path, text).to_do))
 
 
 QLORA = "use_peft: true\nlora_target_modules: all-linear\nload_in_4bit: true\n"
@@ -260,7 +260,7 @@ def test_other_quantized_weights_become_whole_ones(tmp_path, text):
 def test_what_a_halos_command_does_not_show_is_to_be_looked_up():
     command = "accelerate launch --num_processes 4 launch.py loss=kto model=llama ++model.name_or_path=m ++lr=1e-6"
     arguments = ["++model.load_lora_from=/a", "++frac_unique_desirable=0.5", "++model.max_grad_norm=1"]
-    to_do = " ".join(read_recipe(command, arguments).draft.to_do)
+    to_do = " ".join(map(str, read_recipe(command, arguments).draft.to_do))
     assert "model.max_length 1250 (model.context), model.max_prompt_length null (data.max_prompt)." in to_do
     assert "model.load_lora_from /a" in to_do
     assert "frac_unique_desirable 0.5" in to_do
@@ -271,7 +271,7 @@ def test_deepspeeds_auto_clipping_is_said(tmp_path):
     file.write_text('{"train_batch_size": 96, "train_micro_batch_size_per_gpu": 3, "gradient_clipping": "auto"}')
     draft = read_recipe(str(file), [], RecipeOptions(gpus=8)).draft
     assert draft.job["train"]["clip_norm"] == 1
-    assert any("gradient_clipping auto" in line for line in draft.to_do)
+    assert any("gradient_clipping auto" in line for line in map(str, draft.to_do))
 
 
 def test_what_only_a_version_of_trl_has_names_the_version(tmp_path):
@@ -282,8 +282,8 @@ def test_what_only_a_version_of_trl_has_names_the_version(tmp_path):
     )
     made = rewrite(read_recipe(str(tmp_path / "job.yaml")), "trl", 2)
     assert " examples/scripts/cpo.py " in made.command
-    assert "trl.experimental.cpo" in " ".join(made.unsaid)
-    assert "for transformers 5 write --warmup_steps 0.1" in " ".join(made.unsaid)
+    assert "trl.experimental.cpo" in " ".join(map(str, made.unsaid))
+    assert "for transformers 5 write --warmup_steps 0.1" in " ".join(map(str, made.unsaid))
 
 
 @pytest.mark.parametrize("name", ["rmsprop", "sgd"])

@@ -35,7 +35,7 @@ def test_an_older_recipe_of_sft_is_read_and_converted(tmp_path):
     assert (recipe.global_batch, recipe.method, recipe.unit) == (128, "sft", "packed row")
     job, _ = job_of(recipe)
     assert (job.model.attention, job.data.packing, job.train.precision) == ("flash_attention_2", True, "fp32")
-    assert "load_dataset('HuggingFaceH4/ultrachat_200k', split='train')" in " ".join(recipe.draft.to_do)
+    assert "load_dataset('HuggingFaceH4/ultrachat_200k', split='train')" in " ".join(map(str, recipe.draft.to_do))
     dropped = {note.key: note.text for note in recipe.draft.dropped}
     assert dropped["preprocessing_num_workers"] == "planner reads the data once"
     derived = " ".join(note.text for note in recipe.draft.derived)
@@ -57,7 +57,7 @@ def test_an_orpo_recipe_has_its_data_sets_and_their_shares(tmp_path):
     """Names may contain dots. Splits with test in their name are left out. A share is the first rows."""
     recipe = read_recipe(_file(tmp_path, ORPO), (), RecipeOptions(gpus=4, method="orpo"))
     assert (recipe.global_batch, recipe.unit) == (32, "pair")
-    to_do = " ".join(recipe.draft.to_do)
+    to_do = " ".join(map(str, recipe.draft.to_do))
     assert "load_dataset('argilla/a-7k.v1', split='train_prefs')" in to_do
     assert "load_dataset('org/b', split='train_prefs')" in to_do
     assert "test_prefs" not in to_do
@@ -151,6 +151,12 @@ def test_continued_pretraining_is_checked_and_not_converted(tmp_path):
             RecipeError, match="cpt, continued pretraining: convert makes no job for rows of plain text"
         ):
             read_recipe(recipe, arguments, RecipeOptions(gpus=8))
+
+
+def test_a_script_of_sft_in_a_folder_named_cpt_is_no_continued_pretraining(tmp_path):
+    """The script's name decides, not its folder."""
+    command = f"accelerate launch cpt/run_sft.py {_file(tmp_path, V02)}"
+    assert read_recipe(command, (), RecipeOptions(gpus=8)).method == "sft"
 
 
 def test_what_to_type_is_what_its_own_script_takes(tmp_path):

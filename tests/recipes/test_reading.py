@@ -289,6 +289,6 @@ def test_a_list_of_what_is_to_do_has_no_empty_line(tmp_path):
     """A DeepSpeed file has no model, data or loss for the user's loop."""
     file = tmp_path / "ds.json"
     file.write_text('{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4}')
-    to_do = read_recipe(str(file), (), RecipeOptions(gpus=4)).draft.to_do
+    to_do = [*map(str, read_recipe(str(file), (), RecipeOptions(gpus=4)).draft.to_do)]
     assert to_do
     assert not any(text.rstrip().endswith(":") for text in to_do)

@@ -294,7 +294,7 @@ def said(tree, target):
         accumulation=1, gpus=None, micro=batch["max_micro"], eval_batch=None, draft=Draft(job=job), foreign=None,
     )  # fmt: skip
     made = rewrite(recipe, target, 4)
-    return f"{made.command}\n{made.file}", f" {' '.join(made.unsaid)} "
+    return f"{made.command}\n{made.file}", f" {' '.join(map(str, made.unsaid))} "
 
 
 def values(tree, prefix=""):

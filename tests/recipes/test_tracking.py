@@ -75,7 +75,7 @@ def tracked(draft):
 def told(draft):
     """Every note of a draft as `key: text`."""
     notes = [*draft.carried, *draft.derived, *draft.dropped]
-    return "\n".join([*(f"{note.key}: {note.text}" for note in notes), *draft.to_do])
+    return "\n".join([*(f"{note.key}: {note.text}" for note in notes), *map(str, draft.to_do)])
 
 
 def job_with(*trackers):
@@ -126,7 +126,7 @@ def test_each_tracker_of_a_shipped_recipe_comes_back(shipped, name, tmp_path):
     found = job_of(read(shipped[name]))[0]
     job = Job.model_validate({**JOB, "name": found.name, "tracking": [its.model_dump() for its in found.tracking]})
     made = converted(job, OWN[shipped[name].system], tmp_path)
-    assert "tracking." not in " ".join(made.unsaid)
+    assert "tracking." not in " ".join(map(str, made.unsaid))
     assert effective(again(made.command, tmp_path)) == effective(job)
 
 
@@ -318,7 +318,7 @@ def test_trl_reads_back_what_it_can_express(trackers, kept, name, tmp_path_facto
     named = [{**its, "name": name} if its["kind"] != "tensorboard" else its for its in trackers]
     job, folder = job_with(*(named[at] for at in kept)), tmp_path_factory.mktemp("back")
     made = converted(job, "trl", folder)
-    assert not re.search(r"tracking\.\w+\.(?!space: )", " ".join(made.unsaid))
+    assert not re.search(r"tracking\.\w+\.(?!space: )", " ".join(map(str, made.unsaid)))
     found = again(made.command, folder)
     assert effective(found) == effective(job)
 
@@ -330,7 +330,7 @@ def test_hydra_reads_back_what_it_can_express(target, tracker, name, tmp_path_fa
     """Quotes of both kinds in one value, or what looks like a second override, are listed."""
     job, folder = job_with({**tracker, "name": name}), tmp_path_factory.mktemp("back")
     made = converted(job, target, folder)
-    assume(not re.search(r"tracking\.", " ".join(made.unsaid)))
+    assume(not re.search(r"tracking\.", " ".join(map(str, made.unsaid))))
     command = made.command.replace("BLOCK", "Block").replace("[DATA]", "[hh]")
     assert effective(again(command, folder)) == effective(job)
 
@@ -343,7 +343,7 @@ def test_every_value_of_a_tracker_is_written_or_listed(target, trackers, name, t
     named = [{**its, "name": name} if its["kind"] not in {"tensorboard", "jsonl"} else its for its in trackers]
     job = job_with(*named)
     made = converted(job, target, tmp_path_factory.mktemp("said"))
-    listed, typed = " ".join(made.unsaid), f"{made.command} {made.file}".replace("'\"'\"'", "'")
+    listed, typed = " ".join(map(str, made.unsaid)), f"{made.command} {made.file}".replace("'\"'\"'", "'")
     for key, value in tracker_values(job):
         shown = ",".join(value) if isinstance(value, tuple) else str(value)
         assert f"{key} " in listed or shown in typed, (key, value)
@@ -364,7 +364,7 @@ def test_every_value_of_a_tracker_is_written_or_listed(target, trackers, name, t
     ],
 )
 def test_what_a_system_cannot_express_is_listed(trackers, target, said, tmp_path):
-    assert said in " ".join(converted(job_with(*trackers), target, tmp_path).unsaid)
+    assert said in " ".join(map(str, converted(job_with(*trackers), target, tmp_path).unsaid))
 
 
 @pytest.mark.parametrize(

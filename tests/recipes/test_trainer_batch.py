@@ -271,6 +271,7 @@ def test_a_launcher_of_one_process_starts_one_at_every_count(tmp_path):
     recipe = read_recipe(command, (), ONLY_BATCH)
     assert recipe.global_batch == 8
     assert recipe.foreign.outcome(2).text == "accelerate starts 1 process (distributed_type NO)"
+    assert not recipe.foreign.outcome(2).is_raised
     made = rewrite(recipe, "trl", 2)
     assert "--multi_gpu --num_processes 2" in made.command
     assert read_recipe(made.command, (), ONLY_BATCH).foreign.outcome(2).batch == 8

@@ -32,13 +32,19 @@ def test_eval_every_below_a_batch_ends_a_dpo_run():
 
 
 @pytest.mark.parametrize(
-    ("model", "says"), [("pythia69", "has to be defined"), ("gpt2-xl", "has to be defined"), ("llama7b", "NaN")]
+    ("model", "says", "is_raised"),
+    [
+        ("pythia69", "has to be defined", True),
+        ("gpt2-xl", "has to be defined", True),
+        ("llama7b", "NaN", False),
+    ],
 )
-def test_a_gpu_without_rows_by_family(model, says):
+def test_a_gpu_without_rows_by_family(model, says, is_raised):
     """Upstream's issue 10: 4 rows in 20 accumulation steps."""
     command = DPO.replace("pythia69", model).replace("batch_size=64", "batch_size=4", 1)
     recipe = read(command, "gradient_accumulation_steps=20")
     assert all(says in recipe.foreign.outcome(count).text for count in COUNTS)
+    assert {recipe.foreign.outcome(count).is_raised for count in COUNTS} == {is_raised}
     assert "empty batches" in traps(recipe)
 
 

@@ -55,7 +55,7 @@ def test_nothing_of_it_is_lost_without_a_word(shipped, name):
     recipe = shipped[name]
     draft = read(recipe).draft
     notes = [*draft.carried, *draft.derived, *draft.dropped]
-    said = " ".join([*(f"{note.key} {note.text}" for note in notes), *draft.to_do])
+    said = " ".join([*(f"{note.key} {note.text}" for note in notes), *map(str, draft.to_do)])
     text = Path(recipe.path).read_text()
     keys = re.findall(
         r"^([a-z_]+):" if recipe.is_trl else r"(?:^| )(?:\+\+)?(?:model\.|loss\.)?([a-z_]+)=", text, re.MULTILINE

@@ -9,7 +9,14 @@ _BEGINS_COMMENT = " \t\n;|&("
 
 
 class ShellError(Exception):
-    """A text that bash refuses, or that planner cannot read with certainty. The message says what was found."""
+    """A text that bash refuses, or that planner cannot read with certainty. The message says what was found.
+
+    `fix` says what to write, as a sentence without a full stop. Empty if nothing in particular.
+    """
+
+    def __init__(self, found: str, fix: str = "") -> None:
+        super().__init__(f"{found}. {fix}" if fix else found)
+        self.fix = fix
 
 
 def close(text: str, at: int, inside: Literal["(", "brace", "quoted brace"]) -> int:

@@ -31,7 +31,7 @@ def parse(text: str) -> tuple[Node, ...]:
         ShellError: bash refuses the script, or it is longer or deeper than planner reads.
     """
     if "\0" in text:
-        raise ShellError("found a null character. Write the command without it")
+        raise ShellError("found a null character", "Write the command without it")
     if len(text) > _MOST_CHARACTERS:
         raise ShellError(f"found {len(text)} characters, and planner reads {_MOST_CHARACTERS}")
     return _Parser(text).script()
@@ -153,7 +153,7 @@ class _Parser:
         """The text of `((...))`, behind whose first bracket the lexer is."""
         inner = self.lexer.skip_brackets()
         if close(inner, 1, "(") != len(inner):
-            raise ShellError(f"line {self.token.line}: found (( without )). Write ( ( for a shell in a shell")
+            raise ShellError(f"line {self.token.line}: found (( without ))", "Write ( ( for a shell in a shell")
         self._next()
         return inner[1:-1]
 

@@ -168,7 +168,7 @@ class Shell:
         found = _PARAMETER.fullmatch(part.text)
         if found is None:
             text = f"found ${{{part.text[:40]}}}, which a shell refuses"
-            raise ShellError(f"{text}. Write single quotes around a ${{}} that Hydra is to fill in")
+            raise ShellError(text, "Write single quotes around a ${} that Hydra is to fill in")
         length, name, index, sign, operand, other = found.groups()
         is_set, value = self._looked_up(name, index, is_quoted=part.is_quoted)
         if other or (length and sign) or (is_set and value is None):

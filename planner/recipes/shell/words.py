@@ -248,7 +248,7 @@ class Lexer:
         elif text.startswith('$"', at) and not is_quoted:
             self._double(parts, at + 2)
         elif text.startswith("$[", at):
-            raise ShellError(f"line {self.line}: found $[...], which planner does not read. Write $((...))")
+            raise ShellError(f"line {self.line}: found $[...], which planner does not read", "Write $((...))")
         elif found := _NAME.match(text, at + 1):
             self.at = found.end()
             parts.append(Part("variable", found[0], is_quoted))
