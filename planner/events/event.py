@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
 Facts = Mapping[str, Any]
 """name -> JSON value. A nested event is an object with its name under `event`"""
@@ -12,11 +12,13 @@ KINDS: dict[str, type["Event"]] = {}
 """name -> class. A class is entered when its module is imported"""
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True)
 @dataclass(frozen=True, kw_only=True)
 class Event:
     """Something that happened in a run, or a reason for it. Each subclass is one kind, and its fields are the facts.
 
-    A field is a `str`, an `int`, a finite `float`, a `bool`, a `Literal`, an `Event`, a tuple of one of these, or None.
+    A subclass is a frozen dataclass, without a decorator of its own. A field is a `str`, an `int`, a finite `float`, a
+    `bool`, a `Literal`, an `Event`, a tuple of one of these, or None.
     """
 
     name: ClassVar[str]
@@ -27,7 +29,7 @@ class Event:
         if name in KINDS and KINDS[name].__qualname__ != cls.__qualname__:
             raise ValueError(f"two kinds of event are named {name}")
         cls.name = name
-        KINDS[name] = cls
+        KINDS[name] = dataclass(frozen=True, kw_only=True)(cls)
 
 
 def facts_of(event: Event) -> dict[str, Any]:

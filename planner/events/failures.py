@@ -1,6 +1,5 @@
 """What goes wrong: workers and nodes that fail, starts without a place, and what planner concludes from it."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from planner.events.event import Event
@@ -8,7 +7,6 @@ from planner.events.event import Event
 # -- how a group failed
 
 
-@dataclass(frozen=True, kw_only=True)
 class WorkerDied(Event, name="worker_died"):
     """The process of a worker is gone. Ray does not know why."""
 
@@ -17,7 +15,6 @@ class WorkerDied(Event, name="worker_died"):
     """Ray's id. None if it is not known"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class WorkerFailed(Event, name="worker_failed"):
     """Training raised an error in a worker."""
 
@@ -28,7 +25,6 @@ class WorkerFailed(Event, name="worker_failed"):
     """the error's type and the last line of its text, bounded"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class UserCodeRaised(Event, name="user_code_raised"):
     """The user's training function raised an error."""
 
@@ -43,14 +39,12 @@ class UserCodeRaised(Event, name="user_code_raised"):
     """`FILE:LINE, in FUNCTION`. Empty if none is known"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class StartFailed(Event, name="start_failed"):
     """A group could not be started. `error` is the last line of Ray's error."""
 
     error: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class Hung(Event, name="hung"):
     """No worker made progress for longer than the limit."""
 
@@ -60,7 +54,6 @@ class Hung(Event, name="hung"):
     """workers whose process did not answer"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ParkTimedOut(Event, name="park_timed_out"):
     """The workers of a run that ends did not park."""
 
@@ -70,14 +63,12 @@ class ParkTimedOut(Event, name="park_timed_out"):
 # -- what follows
 
 
-@dataclass(frozen=True, kw_only=True)
 class WorkersFailed(Event, name="workers_failed"):
     """A group failed, and no lost node explains it."""
 
     reason: Event
 
 
-@dataclass(frozen=True, kw_only=True)
 class NodeLeftOut(Event, name="node_left_out"):
     """No worker is placed on a node any more, because its workers died `deaths` times within the hour."""
 
@@ -85,7 +76,6 @@ class NodeLeftOut(Event, name="node_left_out"):
     deaths: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class NodesLost(Event, name="nodes_lost"):
     """Nodes that were lost with a group. Ray finds them one by one, so a second event may follow."""
 
@@ -96,14 +86,12 @@ class NodesLost(Event, name="nodes_lost"):
     """whether the next group looks for copies in memory, or starts from the last commit"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class MemoryLost(Event, name="memory_lost"):
     """The copies that a group was to load are gone. The next one looks for what is left."""
 
     reason: Event
 
 
-@dataclass(frozen=True, kw_only=True)
 class GivesUp(Event, name="gives_up"):
     """Another try would not help, so the run ends."""
 
@@ -116,7 +104,6 @@ class GivesUp(Event, name="gives_up"):
     """in a row for `no_progress`, within the hour for `too_often`, else 1"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Place(Event, name="place"):
     """Where some workers are in planner's code."""
 
@@ -130,7 +117,6 @@ class Place(Event, name="place"):
     """function, file and line. None if they do not answer"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Whereabouts(Event, name="whereabouts"):
     """Where the workers of a group were that is given up."""
 
@@ -141,7 +127,6 @@ class Whereabouts(Event, name="whereabouts"):
 # -- places and controllers
 
 
-@dataclass(frozen=True, kw_only=True)
 class Unplaced(Event, name="unplaced"):
     """Fewer workers got a place than were asked for."""
 
@@ -149,7 +134,6 @@ class Unplaced(Event, name="unplaced"):
     asked: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class Held(Event, name="held"):
     """After a start that failed, planner uses no more than `most` workers for a while."""
 
@@ -158,7 +142,6 @@ class Held(Event, name="held"):
     hold_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class AutoscalerRejects(Event, name="autoscaler_rejects"):
     """The autoscaler rejected a request."""
 
@@ -167,7 +150,6 @@ class AutoscalerRejects(Event, name="autoscaler_rejects"):
     """workers of the next request"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class NoNodes(Event, name="no_nodes"):
     """The cloud gives no nodes that were asked for."""
 
@@ -182,7 +164,6 @@ class ControllerDied(Event, name="controller_died"):
     """The process that controls the workers is gone. Ray does not know why."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ControllerSilent(Event, name="controller_silent"):
     """The process that controls the workers gives no sign of life."""
 
@@ -190,7 +171,6 @@ class ControllerSilent(Event, name="controller_silent"):
     has_started: bool
 
 
-@dataclass(frozen=True, kw_only=True)
 class ControllerReplaced(Event, name="controller_replaced"):
     """The driver starts another controller."""
 

@@ -1,6 +1,5 @@
 """What a run waits for and does next: for the terminal and the live status. No ledger has these events."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from planner.events.event import Event
@@ -9,7 +8,6 @@ from planner.events.stopping import StopNeeds
 # -- what the controller does now
 
 
-@dataclass(frozen=True, kw_only=True)
 class Starts(Event, name="starts"):
     """A group of `size` workers starts, goes on after a stop, or loads its state."""
 
@@ -17,7 +15,6 @@ class Starts(Event, name="starts"):
     how: Literal["new", "after_stop", "loading"]
 
 
-@dataclass(frozen=True, kw_only=True)
 class WillStop(Event, name="will_stop"):
     """All workers stop at the same step, and more continue."""
 
@@ -26,7 +23,6 @@ class WillStop(Event, name="will_stop"):
     """of the next group"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class WillStart(Event, name="will_start"):
     """The next group starts."""
 
@@ -42,7 +38,6 @@ class RunEnds(Event, name="run_ends"):
 # -- what it waits for
 
 
-@dataclass(frozen=True, kw_only=True)
 class HoldLasts(Event, name="hold_lasts"):
     """A run without a group leaves places unused: a start with more than `most` workers failed."""
 
@@ -58,14 +53,12 @@ class OldGroupEnds(Event, name="old_group_ends"):
     """The workers of the last group have not ended."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class NoResize(Event, name="no_resize"):
     """The group is kept."""
 
     reason: Event
 
 
-@dataclass(frozen=True, kw_only=True)
 class Silence(Event, name="silence"):
     """No worker makes progress. planner ends the group after `limit_s`."""
 
@@ -73,7 +66,6 @@ class Silence(Event, name="silence"):
     limit_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class NoticeRuns(Event, name="notice_runs"):
     """Nodes of the group have notice, and the group still trains."""
 
@@ -93,7 +85,6 @@ class NoticeRuns(Event, name="notice_runs"):
     needs: StopNeeds
 
 
-@dataclass(frozen=True, kw_only=True)
 class AwaitsNewcomers(Event, name="awaits_newcomers"):
     """A larger group continues as soon as its newcomers can train."""
 
@@ -103,7 +94,6 @@ class AwaitsNewcomers(Event, name="awaits_newcomers"):
     most_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class AwaitsParked(Event, name="awaits_parked"):
     """A group stops."""
 
@@ -118,7 +108,6 @@ class AwaitsParked(Event, name="awaits_parked"):
 # -- what a stop waits for
 
 
-@dataclass(frozen=True, kw_only=True)
 class StopTime(Event, name="stop_time"):
     """How long a durable stop takes from now on."""
 
@@ -130,7 +119,6 @@ class StopTime(Event, name="stop_time"):
     """since the last step"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class StopsInMemory(Event, name="stops_in_memory"):
     """A group hands its last step over in memory."""
 
@@ -140,7 +128,6 @@ class StopsInMemory(Event, name="stops_in_memory"):
     """of the last copy. None if none was measured"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class StopsDurably(Event, name="stops_durably"):
     """A group finishes its step, which becomes durable."""
 
@@ -151,7 +138,6 @@ class StopsDurably(Event, name="stops_durably"):
     """of a commit that was in flight when `done_step` was done"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class AwaitsDurable(Event, name="awaits_durable"):
     """The last step of a group is done, and not durable yet."""
 
@@ -165,14 +151,12 @@ class AwaitsDurable(Event, name="awaits_durable"):
     """whether it is evaluated when it is durable"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class LastStepDurable(Event, name="last_step_durable"):
     """The last step of a group is done and durable."""
 
     step: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class StopsWithoutGroup(Event, name="stops_without_group"):
     """A run is to stop while no worker trains."""
 

@@ -1,11 +1,8 @@
 """What differs between a run and its resume: accepted changes, other settings, and commits that are not used."""
 
-from dataclasses import dataclass
-
 from planner.events.event import Event
 
 
-@dataclass(frozen=True, kw_only=True)
 class ChangeAccepted(Event, name="change_accepted"):
     """Something that makes a run the same run differs, and the user accepts it by name (`--accept`)."""
 
@@ -15,7 +12,6 @@ class ChangeAccepted(Event, name="change_accepted"):
     now: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class SettingChanged(Event, name="setting_changed"):
     """A setting of the job file differs from the one that the run was made with."""
 
@@ -25,7 +21,6 @@ class SettingChanged(Event, name="setting_changed"):
     now: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class ScheduleMoved(Event, name="schedule_moved"):
     """Another number of steps changes the learning rate of the next step."""
 
@@ -39,14 +34,12 @@ class ScheduleMoved(Event, name="schedule_moved"):
     old_lr: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class JobUnknown(Event, name="job_unknown"):
     """The job that a commit was made with is gone, so no setting is compared."""
 
     job_digest: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class CommitNotUsed(Event, name="commit_not_used"):
     """A newer commit is lost or damaged, so the run resumes from an older one."""
 

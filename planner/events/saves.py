@@ -1,12 +1,10 @@
 """What a generation notes of its commits and of its copies in memory."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from planner.events.event import Event
 
 
-@dataclass(frozen=True, kw_only=True)
 class MeasuredInterval(Event, name="measured_interval"):
     """The commit interval that `planner.plan.interval` computes, and what it was computed from."""
 
@@ -25,7 +23,6 @@ class MeasuredInterval(Event, name="measured_interval"):
     """over which the losses were counted"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class CommitInterval(Event, name="commit_interval"):
     """A run with `checkpoint.every: auto` commits at another interval than it told before."""
 
@@ -37,7 +34,6 @@ class CommitInterval(Event, name="commit_interval"):
     """of the job, if the interval is longer. Then the run commits only at its end"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class OldFilesLeft(Event, name="old_files_left"):
     """Files of older commits could not be removed."""
 
@@ -46,7 +42,6 @@ class OldFilesLeft(Event, name="old_files_left"):
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class CopyInterval(Event, name="copy_interval"):
     """A run with `checkpoint.memory: auto` copies into memory at another interval than it told before."""
 
@@ -55,7 +50,6 @@ class CopyInterval(Event, name="copy_interval"):
     """of one copy"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class HostRoomLacking(Event, name="host_room_lacking"):
     """So many copies of the workers' state do not fit into the memory of a host."""
 
@@ -67,7 +61,6 @@ class HostRoomLacking(Event, name="host_room_lacking"):
     training_bytes: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class LoadedFromMemory(Event, name="loaded_from_memory"):
     """A generation resumed from copies in memory."""
 
@@ -80,7 +73,6 @@ class LoadedFromMemory(Event, name="loaded_from_memory"):
     """whose memory has them"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class KeeperLost(Event, name="keeper_lost"):
     """A worker's own node keeps no copies."""
 
@@ -89,12 +81,10 @@ class KeeperLost(Event, name="keeper_lost"):
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class KeeperFound(Event, name="keeper_found"):
     """A worker's own node keeps copies again."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ReplicaLost(Event, name="replica_lost"):
     """Another node keeps no copies for now."""
 

@@ -1,11 +1,8 @@
 """How many workers a run should have: why it keeps them, waits, or resizes, and why places stay unused."""
 
-from dataclasses import dataclass
-
 from planner.events.event import Event
 
 
-@dataclass(frozen=True, kw_only=True)
 class Move(Event, name="move"):
     """What another worker count would change. A time is None before the first step was measured."""
 
@@ -24,7 +21,6 @@ class Move(Event, name="move"):
 # -- reasons to resize, or to pause
 
 
-@dataclass(frozen=True, kw_only=True)
 class TooLittleRoom(Event, name="too_little_room"):
     """There is room for fewer workers than the job may run with."""
 
@@ -33,7 +29,6 @@ class TooLittleRoom(Event, name="too_little_room"):
     """`workers.min`"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class WorkersLeave(Event, name="workers_leave"):
     """There is room for fewer workers than now."""
 
@@ -41,7 +36,6 @@ class WorkersLeave(Event, name="workers_leave"):
     move: Move
 
 
-@dataclass(frozen=True, kw_only=True)
 class Pays(Event, name="pays"):
     """The rest of the run wins the pause back."""
 
@@ -52,14 +46,12 @@ class Pays(Event, name="pays"):
     """of training"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class PaysByPlan(Event, name="pays_by_plan"):
     """More workers are much faster by the plan. No step was measured yet."""
 
     move: Move
 
 
-@dataclass(frozen=True, kw_only=True)
 class UsesEveryNode(Event, name="uses_every_node"):
     """A rehearsal uses every place."""
 
@@ -70,14 +62,12 @@ class UsesEveryNode(Event, name="uses_every_node"):
 # -- reasons to keep the group
 
 
-@dataclass(frozen=True, kw_only=True)
 class UsesAll(Event, name="uses_all"):
     """The run has all that it may use."""
 
     size: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class NotNeeded(Event, name="not_needed"):
     """A step of `room` workers takes the time of as many samples as one of `size`."""
 
@@ -86,7 +76,6 @@ class NotNeeded(Event, name="not_needed"):
     samples: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class NotFaster(Event, name="not_faster"):
     """A step would be shorter by less than `least`, as a share."""
 
@@ -94,7 +83,6 @@ class NotFaster(Event, name="not_faster"):
     least: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class NotWonBack(Event, name="not_won_back"):
     """The run ends before it wins the pause back."""
 
@@ -108,7 +96,6 @@ class NotWonBack(Event, name="not_won_back"):
 # -- reasons to wait
 
 
-@dataclass(frozen=True, kw_only=True)
 class NotMeasured(Event, name="not_measured"):
     """No step was measured yet, and by the plan more workers are less than `least` times as fast."""
 
@@ -116,7 +103,6 @@ class NotMeasured(Event, name="not_measured"):
     least: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class RoomJustChanged(Event, name="room_just_changed"):
     """No step was measured yet, and the room has just changed."""
 
@@ -124,7 +110,6 @@ class RoomJustChanged(Event, name="room_just_changed"):
     wait_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class MoreMayCome(Event, name="more_may_come"):
     """Another worker may follow, and one resize is cheaper than two."""
 
@@ -132,7 +117,6 @@ class MoreMayCome(Event, name="more_may_come"):
     wait_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class StaysTooShort(Event, name="stays_too_short"):
     """Room for as many workers often ended before they had paid for a grow and a shrink."""
 
@@ -149,28 +133,24 @@ class StaysTooShort(Event, name="stays_too_short"):
 # -- what limits the room
 
 
-@dataclass(frozen=True, kw_only=True)
 class WorkersMax(Event, name="workers_max"):
     """The bound that the job sets."""
 
     most: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class GlobalBatchUsedUp(Event, name="global_batch"):
     """More workers than samples of a global batch have no work."""
 
     samples: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class NodesLeftOut(Event, name="nodes_left_out"):
     """Nodes whose workers died again and again."""
 
     nodes: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
 class OnHold(Event, name="on_hold"):
     """A start with more than `most` workers failed. planner tries more in `left_s` seconds."""
 
@@ -181,7 +161,6 @@ class OnHold(Event, name="on_hold"):
 # -- what is told
 
 
-@dataclass(frozen=True, kw_only=True)
 class Waited(Event, name="waited"):
     """No group could start before this one."""
 
@@ -189,7 +168,6 @@ class Waited(Event, name="waited"):
     """seconds in which there was room for fewer workers than `workers.min`"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlacesUnused(Event, name="places_unused"):
     """A group that trains leaves places unused."""
 
@@ -200,7 +178,6 @@ class PlacesUnused(Event, name="places_unused"):
     """one or two"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Resizes(Event, name="resizes"):
     """Newcomers start beside the group."""
 
@@ -208,7 +185,6 @@ class Resizes(Event, name="resizes"):
     reason: Event
 
 
-@dataclass(frozen=True, kw_only=True)
 class Resized(Event, name="resized"):
     """The new group has done its first step."""
 

@@ -1,6 +1,5 @@
 """Notices, stops and newcomers: how a group makes way for the next one, or ends with the run."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from planner.events.event import Event
@@ -11,7 +10,6 @@ Obstacle = Literal[
 """why a stop must be durable. `no_other_group`: none can start. `nothing_durable`: since the group began"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class StopNeeds(Event, name="stop_needs"):
     """What a durable stop needs."""
 
@@ -25,7 +23,6 @@ class StopNeeds(Event, name="stop_needs"):
 # -- a notice
 
 
-@dataclass(frozen=True, kw_only=True)
 class Notice(Event, name="notice"):
     """Nodes of the group will go, and all workers stop."""
 
@@ -40,21 +37,18 @@ class Notice(Event, name="notice"):
     """why the last step cannot stay in memory. None if it does, or if the nodes have no keepers"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class HandsOver(Event, name="hands_over"):
     """The last step stays in memory. `allowed_s` is the time allowed for that, None before the first hand-over."""
 
     allowed_s: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
 class NoticeSuffices(Event, name="notice_suffices"):
     """A notice is long enough to keep all steps, as far as that is known."""
 
     needs: StopNeeds
 
 
-@dataclass(frozen=True, kw_only=True)
 class NoticeTooShort(Event, name="notice_too_short"):
     """A notice is too short to keep all steps."""
 
@@ -63,7 +57,6 @@ class NoticeTooShort(Event, name="notice_too_short"):
     """how long planner still tries a commit, since nodes often live longer than their notice says. None: not at all"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrainsOn(Event, name="trains_on"):
     """After a notice too few workers will fit, so the group trains for the rest of it."""
 
@@ -73,7 +66,6 @@ class TrainsOn(Event, name="trains_on"):
     """until the first node goes. None without a deadline"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class BecomesDurable(Event, name="becomes_durable"):
     """The last step of a group that stops was to stay in memory, and cannot."""
 
@@ -83,7 +75,6 @@ class BecomesDurable(Event, name="becomes_durable"):
 # -- newcomers
 
 
-@dataclass(frozen=True, kw_only=True)
 class AwaitsCommit(Event, name="awaits_commit"):
     """Newcomers are ready, and wait for a commit, so that the last step can stay in memory."""
 
@@ -91,21 +82,18 @@ class AwaitsCommit(Event, name="awaits_commit"):
     """the oldest step that will do"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class NewcomersCalledOff(Event, name="newcomers_called_off"):
     """The processes that were started beside the group end."""
 
     reason: Event
 
 
-@dataclass(frozen=True, kw_only=True)
 class RoomShrank(Event, name="room_shrank"):
     """There is no room for the newcomers any more."""
 
     room: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class NewcomersLate(Event, name="newcomers_late"):
     """Newcomers were not ready in time."""
 
@@ -123,7 +111,6 @@ class DriverStops(Event, name="driver_stops"):
     """The driver stops the run."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class EndsWithLoss(Event, name="ends_with_loss"):
     """The run ends, and steps are lost that are only in memory."""
 
@@ -135,7 +122,6 @@ class EndsWithLoss(Event, name="ends_with_loss"):
     """of the group's newest durable commit. 0: not known"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class HeldStepLost(Event, name="held_step_lost"):
     """A step that was only in memory is lost."""
 
@@ -143,14 +129,12 @@ class HeldStepLost(Event, name="held_step_lost"):
     resumed_step: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class FirstStepGivenUp(Event, name="first_step_given_up"):
     """A group that was to stop had not done its first step. A larger one does it."""
 
     after_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class NotParked(Event, name="not_parked"):
     """A group that was to stop was given up."""
 
@@ -161,7 +145,6 @@ class NotParked(Event, name="not_parked"):
     """whether the next group looks for copies in memory, or starts from the last commit"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class WaitsForRoom(Event, name="waits_for_room"):
     """No group can start."""
 

@@ -1,19 +1,16 @@
 """What a generation notes of its data, its steps, its reference and its end."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from planner.events.event import Event
 
 
-@dataclass(frozen=True, kw_only=True)
 class DataNote(Event, name="data_note"):
     """What a data module says of its rows, as its own text."""
 
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class DurationConverted(Event, name="duration_converted"):
     """A duration of the job file in optimizer steps."""
 
@@ -27,7 +24,6 @@ class DurationConverted(Event, name="duration_converted"):
     """that these steps use"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class AdaptersPlaced(Event, name="adapters_placed"):
     """How many of a model's linear layers have adapters."""
 
@@ -35,7 +31,6 @@ class AdaptersPlaced(Event, name="adapters_placed"):
     layers: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class StepSkipped(Event, name="step_skipped"):
     """A step's gradient was not finite, so the weights did not change (`train.non_finite: skip`)."""
 
@@ -46,7 +41,6 @@ class StepSkipped(Event, name="step_skipped"):
     """the first one whose gradient is not finite. Empty: each is finite, and the norm overflows"""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ObjectiveRemark(Event, name="objective_remark"):
     """What an objective says of a step's global batch, as its own text. Once per generation."""
 
@@ -54,21 +48,18 @@ class ObjectiveRemark(Event, name="objective_remark"):
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class HeldOutNotFinite(Event, name="held_out_not_finite"):
     """The held-out loss before a step is not finite, so it is not recorded."""
 
     step: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class ReferenceDamaged(Event, name="reference_damaged"):
     """A file of reference log-probabilities cannot be used and is computed again."""
 
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class ReferenceProgress(Event, name="reference_progress"):
     """So many rows of the missing ones have their reference log-probabilities."""
 
@@ -76,7 +67,6 @@ class ReferenceProgress(Event, name="reference_progress"):
     rows: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class ReferenceComputed(Event, name="reference_computed"):
     """All missing reference log-probabilities are computed."""
 
@@ -84,7 +74,6 @@ class ReferenceComputed(Event, name="reference_computed"):
     seconds: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class ReferenceStopped(Event, name="reference_stopped"):
     """The generation was stopped before all reference log-probabilities were computed."""
 
@@ -92,7 +81,6 @@ class ReferenceStopped(Event, name="reference_stopped"):
     rows: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class GenerationStopped(Event, name="generation_stopped"):
     """An error stopped the generation."""
 
@@ -101,7 +89,6 @@ class GenerationStopped(Event, name="generation_stopped"):
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
 class SamplesRepeat(Event, name="samples_repeat"):
     """A global batch is larger than an epoch, so every step repeats samples."""
 

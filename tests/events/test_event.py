@@ -1,7 +1,6 @@
 """Events are stored as names and facts, and read back as what they were."""
 
 import json
-from dataclasses import dataclass
 from typing import Literal
 
 import pytest
@@ -9,12 +8,10 @@ import pytest
 from planner.events.event import KINDS, Event, event_of, facts_of
 
 
-@dataclass(frozen=True, kw_only=True)
 class Inner(Event, name="test-inner"):
     seconds: float
 
 
-@dataclass(frozen=True, kw_only=True)
 class Outer(Event, name="test-outer"):
     count: int
     why: Literal["a", "b"]

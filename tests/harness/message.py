@@ -1,12 +1,9 @@
 """An event that is only a text, where a test needs any event."""
 
-from dataclasses import dataclass
-
 from planner.events.event import Event
 from planner.wording.sentence import text_of
 
 
-@dataclass(frozen=True, kw_only=True)
 class Message(Event, name="message"):
     """A text for people."""
 
