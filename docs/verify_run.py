@@ -885,6 +885,17 @@ def accepted_fields(header: dict) -> set[str]:
     return {words.partition(": ")[0] for words in header["changed"]}
 
 
+def check_accepted(header: dict, before: dict) -> Iterator[str]:
+    """Yield the changes that a header records as accepted, and that are none."""
+    identity = header["identity"]
+    for change in header.get("accepted", []):
+        field, values = change["field"], [change["before"], change["now"]]
+        is_fact = field in ("device", "model-files")  # not of the identity: the parent's are not read here
+        was = [str(current_name(each[field])) for each in (before, identity) if field in each]
+        if not is_fact and ([str(current_name(value)) for value in values] != was or was[0] == was[1]):
+            yield f"it records an accepted change of {field[:40]!r} that is none"
+
+
 def check_settings(header: dict, before: dict, job: dict, unread: list[tuple[str, str]]) -> Iterator[str]:
     """Yield what is wrong with a generation's identity or plan. `before` is the identity of its parent."""
     identity = header["identity"]
@@ -892,6 +903,7 @@ def check_settings(header: dict, before: dict, job: dict, unread: list[tuple[str
     for field, value in before.items():
         if current_name(identity[field]) != current_name(value) and field not in accepted:
             yield f"another {field!r} than before, and nobody accepted it"
+    yield from check_accepted(header, before)
     try:
         wanted = identity_of(job)
     except Unread as error:

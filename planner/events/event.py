@@ -1,5 +1,6 @@
 """What an event is, and how its facts are stored and read back."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import NoneType, UnionType
@@ -73,7 +74,7 @@ def _read(value: Any, wanted: Any, where: str) -> Any:
         event = event_of(str(value.get("event")), {key: each for key, each in value.items() if key != "event"})
         if isinstance(event, wanted):
             return event
-    if wanted is float and type(value) is int:
+    if wanted is float and type(value) is int and abs(value) <= sys.float_info.max:
         return float(value)
     if type(value) is wanted:
         return value

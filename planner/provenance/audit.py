@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from planner.provenance.certificate import TensorDigests, check_certificate
 from planner.provenance.identity import recorded_plan
 from planner.provenance.lineage import Segment, read_lineage
-from planner.provenance.run_checks import check_identity, check_outside, check_records, count_discarded
+from planner.provenance.run_checks import check_formats, check_identity, check_outside, check_records, count_discarded
 from planner.provenance.step_comparison import derive
 from planner.store.run_folder import RunFolder
 
@@ -99,7 +99,7 @@ def audit(
     segments, newest = lineage.segments, lineage.newest
     derived = derive(run, segments, code, progress)
     miscounts = [miscount for segment in segments for miscount in segment.miscounts]
-    findings = [*lineage.findings, *miscounts, *derived.findings, *check_identity(segments)]
+    findings = [*lineage.findings, *miscounts, *derived.findings, *check_identity(segments), *check_formats(run)]
     findings += check_records(run, lineage, findings)
     findings += check_outside(run, lineage, findings)
     findings += check_certificate(run.storage, lineage, tensor_digests)

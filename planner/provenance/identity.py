@@ -81,6 +81,8 @@ DEVICE = "device"
 """the device that a run uses, which the last bit depends on"""
 MODEL = "model"
 """the files at model.path and the model's settings"""
+MODEL_FILES = "model-files"
+"""how an accepted change of these files is recorded, since `model` is a field of the identity too"""
 ACCEPTABLE = (*_DECIDED_BY, DEVICE)
 """what `--accept` takes: the fields of a run's identity, and the device of a `bitwise` run"""
 
@@ -171,7 +173,7 @@ def require_same_model(before: str, now: str, accept: frozenset[str], where: str
             f"{where}: the run was made with other model files (at model.path, or the reference's). "
             f"Put them back, choose another checkpoint.path, or accept these: --accept {MODEL}"
         )
-    return [ChangeAccepted(field="model-files", before=before, now=now)]
+    return [ChangeAccepted(field=MODEL_FILES, before=before, now=now)]
 
 
 def _reasons(field: str, changes: Sequence[SettingChanged]) -> list[str]:

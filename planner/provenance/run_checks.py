@@ -5,6 +5,7 @@ from contextlib import suppress
 from itertools import pairwise
 
 from planner.errors import NewerFormat, StoreError
+from planner.provenance.identity import DEVICE, MODEL, MODEL_FILES
 from planner.provenance.lineage import Lineage, Segment, check_discarded, header_of, replaced_text
 from planner.provenance.manifests import Manifests
 from planner.store.commit_names import named
@@ -14,12 +15,43 @@ from planner.store.run_folder import RunFolder, commit_of
 
 
 def check_identity(segments: Sequence[Segment]) -> list[str]:
-    """Find changes of the identity that no header records as accepted by the user."""
-    return [
+    """Find changes of the identity that no header records as accepted by the user, and accepted ones that are none."""
+    headers = [segment.header for segment in segments]
+    unaccepted = [
         f"generation {after.generation}: another {field} than before, and nobody accepted it"
-        for before, after in pairwise(segment.header for segment in segments)
+        for before, after in pairwise(headers)
         for field in before.identity.differences(after.identity)
         if field not in _accepted(after)
+    ]
+    # If older segments cannot be read, nothing is known before the first one.
+    pairs = [*((header, header) for header in headers[:1] if not header.parent), *pairwise(headers)]
+    return unaccepted + [finding for pair in pairs for finding in _unchanged(*pair)]
+
+
+def _unchanged(before: GenerationRecord, after: GenerationRecord) -> list[str]:
+    """Changes that a header records as accepted, and that are not between it and the generation before."""
+    old, new = _acceptable(before), _acceptable(after)
+    return [
+        f"generation {after.generation}: it records an accepted change of {change.field[:_MOST_CHARS]} that is none"
+        for change in after.accepted
+        if change.before == change.now or (change.before, change.now) != (old.get(change.field), new.get(change.field))
+    ]
+
+
+def _acceptable(header: GenerationRecord) -> dict[str, str]:
+    """What makes a run the same run, as accepted changes have it: name -> value as text."""
+    facts = {DEVICE: header.facts.get(DEVICE, ""), MODEL_FILES: header.facts.get(MODEL, "")}
+    return {name: str(value) for name, value in {**header.identity.model_dump(), **facts}.items()}
+
+
+def check_formats(run: RunFolder) -> list[str]:
+    """Find ledgers of an older format than one before them: no version of planner goes on from a newer format."""
+    headers = filter(None, (header_of(run, number) for number in run.segments()))
+    return [
+        f"generation {after.generation}: its ledger has format {after.format}, and that of generation "
+        f"{before.generation} has format {before.format} already"
+        for before, after in pairwise(headers)
+        if after.format < before.format
     ]
 
 
@@ -33,6 +65,8 @@ def _accepted(header: GenerationRecord) -> set[str]:
 
 # The first format of the ledger whose headers have `accepted`.
 _ACCEPTED_AS_FIELDS = 3
+# Of a field's name in a finding. Whoever wrote the folder chose it.
+_MOST_CHARS = 40
 
 
 def check_records(run: RunFolder, lineage: Lineage, known: Sequence[str]) -> list[str]:

@@ -116,7 +116,8 @@ class RunClock:
         if isinstance(record, MeasurementRecord):
             self._is_starting = False
         else:
-            told = record.told
+            # Other events are not made: one of a forged ledger may have a million facts.
+            told = record.told if record.event == Waited.name else None
             waited_s = told.waited_s if isinstance(told, Waited) else record.waited_s  # formats 1 and 2 have a field
             waited_s = min(max(waited_s, 0.0), self._spent["paused_s"])
             self._spent["paused_s"] -= waited_s

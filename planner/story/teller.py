@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from planner.events.event import KINDS
 from planner.provenance.identity import recorded_plan
 from planner.provenance.run_times import RunClock
 from planner.store.records import (
@@ -135,7 +136,9 @@ class StoryTeller:
     def _add_event(self, record: EventRecord) -> None:
         text = record.message if len(record.message) <= MOST_CHARS else f"{record.message[:MOST_CHARS]} ..."
         if self._building:
-            self._building.add_event(Told(event=record.event, text=text))
+            # Whoever wrote the folder chose the name, and it may be as long as a line.
+            kind = record.event if record.event in KINDS else ""
+            self._building.add_event(Told(event=kind, text=text))
         generation = self._header.generation if self._header else 0
         steps = self._table.steps
         at = Event(time_s=record.time_s, generation=generation, step=steps[-1] if steps else 0, text=text)

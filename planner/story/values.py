@@ -12,7 +12,7 @@ class Told:
     """An event of a generation."""
 
     event: str
-    """its kind (`planner.events`). Empty in ledgers of formats 1 and 2"""
+    """its kind (`planner.events`). Empty in ledgers of formats 1 and 2, and if there is no such kind"""
     text: str
     """as people were told"""
 

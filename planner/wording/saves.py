@@ -9,7 +9,8 @@ from planner.wording.sentence import text_of
 
 @text_of.register
 def _measured_interval(event: saves.MeasuredInterval) -> str:
-    overhead = event.save_s / (event.work_s + event.save_s) if event.save_s else 0.0
+    spent_s = event.work_s + event.save_s
+    overhead = event.save_s / spent_s if spent_s else 0.0  # 0 too if a ledger says nonsense
     background = f" and is durable after {duration(event.write_s)}" if event.write_s > event.save_s else ""
     undone_s = event.work_s / 2 + max(event.write_s - event.save_s, 0.0)
     return (

@@ -47,6 +47,7 @@ def test_a_whole_number_is_read_as_seconds():
         ("test-inner", {}, "has the facts seconds"),
         ("test-inner", {"seconds": "2"}, "test-inner.seconds is '2'"),
         ("test-inner", {"seconds": True}, "test-inner.seconds is True"),
+        ("test-inner", {"seconds": 10**400}, "test-inner.seconds is 1000"),
         ("test-outer", {**facts_of(WHOLE), "why": "c"}, "test-outer.why is 'c'"),
         ("test-outer", {**facts_of(WHOLE), "inner": {"event": "test-outer"}}, "has the facts"),
         ("test-outer", {**facts_of(WHOLE), "names": [1]}, "test-outer.names is 1"),

@@ -485,7 +485,26 @@ _NAMES = {
 _OTHER_HELD = "its manifest is not the one that this generation went on from"
 
 _ONLY_TOLD = header(4, changed=["recipe: accepted by name"])
-_ACCEPTED = header(4, accepted=[{"field": "recipe", "before": "1", "now": "0"}])
+
+
+def _accepted(field: str = "recipe", before: str = "", now: str = "0" * 64) -> Alter:
+    """Generation 4 records an accepted change, by default that of its own recipe to zeros."""
+
+    def accept(value: dict[str, Any]) -> None:
+        old = before or str(value["identity"]["recipe"])
+        value["accepted"] = [{"field": field, "before": old, "now": now}]
+
+    return in_header(lambda value: value["generation"] == 4 and accept(value))
+
+
+_FACTS_UNREAD = Unseen("the script compares no devices: their names say nothing of the steps")
+_NOT_SO = "generation 4: it records an accepted change of"
+_NO_CHANGE = {
+    "that was not made": _accepted(),
+    "of an unknown field": _accepted("sead", "0", "1"),
+    "of the seed from a seed to the same": _accepted("seed", "5", "5"),
+    "of the device": _accepted("device", "a", "b"),
+}
 
 PLACES: dict[str, Callable[[Alter], Plant]] = {
     "run.json": lambda change: lambda run: reseal(run / "run.json", change),
@@ -1062,13 +1081,40 @@ FAULTS = {
     "a forged recipe that is accepted": Fault(
         rechained(
             lambda record: (
+                _accepted()(record),
                 identity(4, recipe="0" * 64)(record),
-                _ACCEPTED(record),
             ),
             identity(4, recipe="0" * 64),
         ),
         "generation 4: another recipe is on record than its job has",
         "generation 4: another 'recipe' is on record than its job has",
+        SAME_STEPS,
+    ),
+    "a forged recipe that is accepted from another one": Fault(
+        rechained(
+            lambda record: (
+                _accepted(before="1")(record),
+                identity(4, recipe="0" * 64)(record),
+            ),
+            identity(4, recipe="0" * 64),
+        ),
+        f"{_NOT_SO} recipe that is none",
+        f"{_NOT_SO} 'recipe' that is none",
+        SAME_STEPS,
+    ),
+    **{
+        f"an accepted change {which}": Fault(
+            rechained(alter),
+            _NOT_SO,
+            _FACTS_UNREAD if which == "of the device" else _NOT_SO,
+            SAME_STEPS,
+        )
+        for which, alter in _NO_CHANGE.items()
+    },
+    "a ledger of an older format than the one before": Fault(
+        rechained(header(4, format=1)),
+        "generation 4: its ledger has format 1, and that of generation 3 has format 3 already",
+        Unseen("the script reads each generation by the format of its own header"),
         SAME_STEPS,
     ),
     "a forged fingerprint of the data": Fault(

@@ -12,6 +12,7 @@ from planner.provenance.identity import identity_of, open_data
 from planner.store.ledger import LedgerWriter
 from planner.store.records import (
     NO_HEAD,
+    AcceptedChange,
     CommitRecord,
     EvalRecord,
     EventRecord,
@@ -59,7 +60,7 @@ class MadeUpRun:
         self.run = RunFolder(Storage(str(folder / "run")))
         self._run_id = self.run.ensure_identity().run_id
         self._is_observed = is_observed
-        self._header = self._ledger = self._plan = None
+        self._header = self._ledger = self._plan = self._identity = None
         self.change_job(job or text_job(folder, train={"steps": steps}, batch={"equality": equality}))
         self._points = {}  # (generation, step) -> its manifest, as if it had been committed
         self.step = 0
@@ -85,11 +86,16 @@ class MadeUpRun:
         return commit_name(self.step, self.generation)
 
     def change_job(self, job):
-        """Generations that begin from now on have another job."""
+        """Generations that begin from now on have another job. `accepted` is what then must be accepted by name."""
+        before = self._identity
         self.job = job
         self._dataset, self._order = open_data(job)
         self._identity = identity_of(job, self._dataset, self._order)
         self._lengths = lengths(job, self._order.num_samples)
+        self.accepted = tuple(
+            AcceptedChange(field=field, before=str(getattr(before, field)), now=str(getattr(self._identity, field)))
+            for field in (before.differences(self._identity) if before else ())
+        )
         return self
 
     def begin(self, workers, parent="", *, is_held=False, **changed):

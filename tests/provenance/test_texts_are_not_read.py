@@ -14,7 +14,6 @@ from planner.events.sizing import Waited
 from planner.events.training import GenerationStopped
 from planner.report.run_table import detail_json, run_detail
 from planner.store.newest import newest_commit
-from planner.store.records import AcceptedChange
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 from planner.store.survey import survey
@@ -37,12 +36,7 @@ def eventful(tmp_path):
     made.begin(2, held, is_held=True).note(LoadedFromMemory(step=3, generation=1, workers=4, nodes=2)).steps(2)
     made.note(CommitInterval(steps=3, work_s=3.0, measured=MEASURED, steps_left=None)).measure().commit()
     made.change_job(text_job(tmp_path, checkpoint={"every": "auto"}, train={"clip_norm": 0.5}))
-    made.begin(
-        3,
-        made.name,
-        accepted=(AcceptedChange(field="recipe", before="1", now="0"),),
-        changed=("recipe: accepted by name",),
-    )
+    made.begin(3, made.name, accepted=made.accepted, changed=("recipe: accepted by name",))
     made.note(Waited(waited_s=0.5)).note("1 node lost", "nodes_lost").steps(2).measure().commit()
     made.begin(1, made.name).steps(1).note(GenerationStopped(error="DataError", reason="the data changed"))
     return tmp_path / "run"

@@ -128,6 +128,12 @@ def test_messages_are_bounded():
     assert max(len(each.text) for each in story.events) <= MOST_CHARS + 4
 
 
+def test_a_kind_that_nobody_knows_is_not_kept():
+    """Its name may be as long as a line."""
+    story = story_of([header(1, 4, 0), step(0), event("?", BEGAN_S + 9, "x" * 10_000)])
+    assert [told.event for told in story.phases[0].told] == [""]
+
+
 def test_a_curve_keeps_extremes():
     """Of each bucket, also when it is made thinner."""
     values = [float(number % 10) for number in range(1000)]

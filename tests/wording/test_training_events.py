@@ -1,5 +1,7 @@
 """The sentences for what workers note."""
 
+from dataclasses import replace
+
 import pytest
 
 from planner.events import resuming, saves, sizing, training
@@ -157,3 +159,8 @@ def test_a_dry_run_names_the_data_by_itself():
     """So its note has no `data:` before it."""
     event = training.SamplesRepeat(global_batch=64, num_samples=35, steps=9, more=None)
     assert repeat_text(event).startswith("batch.global 64 is larger")
+
+
+def test_an_interval_of_nonsense_has_a_sentence():
+    """`planner show` makes it from a ledger that anybody may have written."""
+    assert "0.0% of the time" in text_of(replace(MEASURED, work_s=-1.0, save_s=1.0))
