@@ -123,11 +123,11 @@ def _train(start: Start, launch: Launch, display: Display) -> None:
         watch = stack.enter_context(DriverWatch(_summary(start)))
         warnings = (f"warning: {text}" for text in start.passed_over)
         display.say("\n".join((start.opening, *warnings, *(f"data: {note}" for note in start.data_notes))))
-        with display.doing("loading Ray"):
+        with display.doing(_connecting(start.address) if start.address else "loading Ray"):
             connection.require_ray(start.address)
         cluster = stack.enter_context(embedded(local, display.say, display.progress)) if local else None
         place = cluster.address if cluster else start.address
-        with display.doing(f"connecting to the Ray cluster at {place}"):
+        with display.doing(_connecting(place)):
             stack.enter_context(_connected(place, watch, verbose=display.verbose, is_embedded=cluster is not None))
         if warning := resource_warning(start.job, alive_nodes()):
             display.say(warning)
@@ -144,6 +144,10 @@ def _train(start: Start, launch: Launch, display: Display) -> None:
             eager=start.eager,
             say=say,
         )
+
+
+def _connecting(address: str) -> str:
+    return f"connecting to the Ray cluster at {address}"
 
 
 def _started(start: Start, launch: Launch, cluster: EmbeddedCluster | None) -> StartedRun:

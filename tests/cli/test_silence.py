@@ -68,7 +68,7 @@ def slow(monkeypatch, said):
         (["run", "job.yaml"], "planner.runner.start.open_data", "data checked: 0"),
         (
             ["run", "job.yaml", "--address", "x:1"],
-            "planner.dispatch.connection.connected",
+            "planner.dispatch.connection.require_ray",
             "connecting to the Ray cluster",
         ),
         (["run", "job.yaml", "--dry-run"], "planner.cli.run_command.forecast", "checking the start"),
