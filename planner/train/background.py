@@ -11,6 +11,7 @@ from planner.errors import PlannerError, TrainingFailed
 T = TypeVar("T")
 
 
+# Not an Exception: an `except Exception` of torch or fsspec on its way must not take it for an error of the store.
 class Abandoned(BaseException):
     """Raised in the thread to end work that nobody waits for any more."""
 
@@ -97,4 +98,5 @@ class BackgroundWork(Generic[T]):
         finally:
             del self._work  # it may hold the state
             self.ended_s = time.monotonic()
+            # Last: who waits for the event reads the result, the failure and the times without a lock.
             self._ended.set()

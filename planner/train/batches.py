@@ -112,6 +112,8 @@ class TokenBatch:
 
     def check_sum(self) -> int:
         """Sum of `planner.data.base.check_sum` over the rows, computed from the tensors. Below 2^64 * m."""
+        # Padding lies behind the tokens with loss, so the cut below takes only bytes. A `NO_LOSS` of -100 would wrap to
+        # 156.
         lengths = (self.labels != NO_LOSS).sum(dim=1).tolist()
         inputs, labels = self.inputs.numpy().astype(np.uint8), self.labels.numpy().astype(np.uint8)
         total = 0
@@ -123,6 +125,7 @@ class TokenBatch:
 
 def collate(rows: Sequence[int], tokens: Sequence[TokenIds], position: int = 0) -> TokenBatch:
     """Pad rows on the right to the longest. A causal model never attends to the padding, which has no loss."""
+    # `default=2`: a ghost has one token, the shortest input that passes through the model's collectives.
     longest = max((len(t) for t in tokens), default=2) - 1
     inputs = torch.zeros((max(len(rows), 1), longest), dtype=torch.int64)
     labels = torch.full_like(inputs, NO_LOSS)

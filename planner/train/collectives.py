@@ -106,6 +106,7 @@ def all_to_all(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
 
 def shard_of(tensor: Tensor) -> Tensor:
     """This worker's shard of a tensor, in the same memory. A tensor that is not sharded is returned unchanged."""
+    # `detach`: autograd refuses to write into a view of a parameter, and the copies and the loader write.
     return tensor.to_local().detach() if isinstance(tensor, DTensor) else tensor
 
 
@@ -115,6 +116,7 @@ def whole_on(tensor: Tensor, owner: int, group: dist.ProcessGroup) -> Tensor | N
         return tensor.cpu() if group.rank() == owner else None
     assert tensor.placements == (Shard(0),)
     shard, num_rows = shard_of(tensor).cpu(), tensor.shape[0]
+    # FSDP cuts dimension 0 as `torch.chunk` does, and a gather needs equally many rows of every worker.
     rows_each = -(-num_rows // group.size())
     # As bytes, since gloo does not support every type.
     padded = torch.zeros((rows_each, *tensor.shape[1:]), dtype=tensor.dtype)

@@ -42,6 +42,7 @@ def _takeover(run: RunFolder, generation: int) -> StaleGeneration | None:
         run.require_current(generation)
     except StaleGeneration as error:
         return error
+    # A store that does not answer proves no takeover. Then the first error is the one to tell.
     except StoreError:
         return None
     return None

@@ -55,10 +55,12 @@ class CommitFiles:
                 a file cannot be read back.
         """
         storage, folder = self._run.storage, f"checkpoints/{name}"
+        # One worker asks the store. The folder is this generation's own, and its files count only by rank 0's manifest.
         if self._world.rank == 0:
             self._run.require_current(self._journal.generation)
             if not head:
                 raise self._journal.failure or StoreError(f"{storage.url}: the ledger could not be written")
+        # CUDA's current device is per thread, and a new thread begins with device 0.
         make_current(self._world.device)
         ready()
         written = write_shards(storage, folder, plan, shards, on_piece)
@@ -78,6 +80,7 @@ class CommitFiles:
         self._read_back(folder, tuple(file for file in files if file.name == ".metadata"), on_piece)
         for name in (folder, "checkpoints", ""):  # each new name is in the folder above
             storage.sync_folder(name)
+        # A manifest names the ledger's head, so those lines must survive a power cut before it does.
         self._journal.sync()
         on_piece()
         manifest = self._journal.manifest(

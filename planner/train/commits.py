@@ -132,11 +132,13 @@ class Commits:
             self._before_first = None
         began_s = time.monotonic()
         live = self._state.local_shards()
+        # AdamW makes its state in its first step, so a commit of step 0 has fewer tensors.
         if self._plan is None or self._plan.names != tuple(live):
             tensors = self._state.tensors()
             self._state_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
             self._plan = ShardPlan.made(self._world, tensors)
         plan = self._plan
+        # Now, since later steps write their lines while this commit is in flight.
         head = self._journal.stored_head()
         shards, ready = self._held(step, cursor, head, live, is_last=is_last)
         name = commit_name(step, self._journal.generation)
@@ -169,6 +171,7 @@ class Commits:
             return None
         if is_sealed:
             return self._land(self._flight)
+        # A worker counts until its part is gathered, so the sum reaches W for all workers at the same step.
         if num_written == self._world.world_size:
             self._gather(self._flight)
         return None

@@ -81,6 +81,7 @@ class Pending:
 def start(world: World, tally: Tally) -> Pending:
     """Begin to sum a tally over all workers. All workers must call it equally often."""
     tensor = torch.tensor(_encode(tally, world.world_size), dtype=torch.int64)
+    # By gloo, on the CPU: Python needs the numbers, and through NCCL it would have to wait for the device.
     work = dist.all_reduce(tensor, op=dist.ReduceOp.SUM, group=world.object_group, async_op=True)
     return Pending(tensor, work, len(tally.metrics))
 

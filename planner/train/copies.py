@@ -60,6 +60,7 @@ def next_node(nodes: Iterable[str], own: str) -> str:
         nodes: of the workers, by rank. Those without a keeper are empty.
         own: one of them.
     """
+    # In the order of ranks, so that all workers see the same ring.
     ring = [node for node in dict.fromkeys(nodes) if node]
     following = ring[(ring.index(own) + 1) % len(ring)]
     return "" if following == own else following
@@ -91,11 +92,13 @@ class Copies:
         self._links = links or KeeperLinks(None)
         self._memory: list[memoryview | None] = [None] * _NUM_PLACES
         self._places = [HeldCopy(device, partial(self._buffers, place)) for place in range(_NUM_PLACES)]
+        # -1: no copy yet. It is below every step, so an unused place is the oldest.
         self._steps = [-1] * _NUM_PLACES
         self._pinned = -1
         self._published_from = -1
         self._publishing: BackgroundWork[bool] | None = None
         self._next: tuple[Held, Mapping[str, Any]] | None = None
+        # The publishing thread prepares the other place, which the training thread may be taking at the same moment.
         self._opening = threading.Lock()
 
     @property
@@ -132,6 +135,7 @@ class Copies:
     def take(self, step: int, shards: Mapping[str, Tensor]) -> Held:
         """Copy this worker's shards after `step` steps, to the place whose copy is older and which nobody reads."""
         place = self._free_place()
+        # It waits to be published, and would describe a copy that is being overwritten.
         if self._next is not None and self._next[0].place == place:
             self._next = None
         with self._opening:
@@ -294,6 +298,7 @@ def tensors_in(memory: memoryview, pieces: Sequence[Piece], like: Mapping[str, T
 
 def flat_tensor(memory: memoryview, offset: int, num_bytes: int) -> Tensor:
     """These bytes as a tensor, in the same memory."""
+    # `torch.frombuffer` refuses a count of 0, and the last workers' shards may be empty.
     if num_bytes == 0:
         return torch.empty(0, dtype=torch.uint8)
     with warnings.catch_warnings():

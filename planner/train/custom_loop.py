@@ -213,6 +213,8 @@ class _OwnBatch:
 
     def pinned(self) -> "_OwnBatch":
         """A copy whose tensors are in page-locked memory."""
+        # Not public, but torch's DataLoader uses it: it knows nested lists, dicts and objects with a `pin_memory` of
+        # their own.
         return replace(self, content=pin_memory(self.content))  # type: ignore[no-untyped-call]
 
     @property
@@ -271,6 +273,7 @@ class _OwnObjective:
         found = self.evaluate(batch.content)
         sums = found if isinstance(found, tuple) else (found,)
         parts = [value.float() / max(total, 1) for value, total in zip(sums, totals, strict=True)]
+        # Multiplied, not left out: the other workers wait for this one in FSDP's all-gathers of the forward pass.
         return torch.stack(parts).sum() * float(bool(batch.rows))
 
 

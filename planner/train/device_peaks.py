@@ -73,6 +73,7 @@ def peak_of(name: str, kind: Kind) -> float:
         name: as CUDA names it, such as "NVIDIA A100-SXM4-80GB".
         kind: the type of the factors of its matrix products.
     """
+    # Cut in two ways: "A100-SXM4-80GB" at hyphens, and "max-q" only at spaces.
     words = set(re.split(r"[\s-]+", name.lower())) | set(name.lower().split())
     if words & _OTHERS:
         return 0.0

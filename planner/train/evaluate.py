@@ -32,6 +32,7 @@ def evaluate(world: World, plan: Plan, model: nn.Module, objective: Objective, l
         PlannerError: on every worker, if any of them cannot read its samples.
     """
     batches = world.agree(loader.load_held_out)
+    # First the counts of all workers: each micro-batch's loss is divided by the global ones, never averaged again.
     totals = control.exchange(world, Tally(denominators=denominators(objective, batches))).denominators
     objective = prepared(world, model, objective, batches, totals)
     with no_training(model):

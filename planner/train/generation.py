@@ -42,6 +42,7 @@ def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
 
     def objective(note: WriteNote) -> tuple[Objective, StepFlops]:
         config, world, setup = launch.job.objective, generation.world, generation.setup
+        # One worker looks: the digests of the data were compared, so the others have the same rows.
         world.from_first(lambda: check_rows(config, cast("SampleDataset", setup.dataset), setup.order))
         reference = _reference(generation, state, note)
         assert not isinstance(launch.job.model, OwnModel)  # it has a loop of its own

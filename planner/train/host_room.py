@@ -77,7 +77,9 @@ def _lacking(needs: Sequence[HostNeed], copies: Literal[1, 2, 4]) -> HostRoomLac
         here = [need for need in needs if need.host == host]
         needed = _copies_bytes(needs, here, copies)
         training = sum(need.training_bytes for need in here)
+        # By node: each of its workers reports the whole of its keeper.
         earlier = {need.node: need.earlier_bytes for need in here}
+        # `min`: workers measure the same memory of their host, each a moment later than the other.
         available = min(need.available_bytes for need in here) + sum(earlier.values())
         if needed + training > _MOST_OF_AVAILABLE * available:
             return HostRoomLacking(

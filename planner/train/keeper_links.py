@@ -70,6 +70,7 @@ class KeeperLinks:
 
     def advance(self) -> None:
         """Use what was found, and look again for what is lacking. On the training thread, at every step."""
+        # The thread has ended, so what it found is complete. No lock is needed.
         if self._search is not None and not self._search.is_alive():
             self._search, found, clients = None, self._found, self._greeted
             self._keepers = found or self._keepers

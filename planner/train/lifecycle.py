@@ -166,6 +166,7 @@ def looping(
         journal.note(GenerationStopped(error=type(error).__name__, reason=str(error)))
         raise
     finally:
+        # Saves first: a thread of theirs may still sync the ledger.
         saves.close()
         journal.close()
 
@@ -282,6 +283,7 @@ def _free_bytes(world: World) -> int:
     """The least memory that any worker's device has free now, for one of the workers that share it. Collective."""
     on_gpu = world.device.type == "cuda"
     free = int(torch.cuda.mem_get_info(world.device)[0]) if on_gpu else available_bytes()
+    # By its UUID: where CUDA_VISIBLE_DEVICES differs, each worker's own device is number 0.
     device = str(torch.cuda.get_device_properties(world.device).uuid) if on_gpu else ""
     found = world.gather((socket.gethostname(), device, free))
     devices = [(host, device) for host, device, _ in found]

@@ -48,6 +48,7 @@ def load_in_processes(load: Load, cursors: range, number: int) -> Steps:
     progress_counter.listen_to(done)
     processes: list[_LoaderProcess] = []
     try:
+        # One by one into the list, so that those that run are stopped if the next one cannot start.
         processes.extend(_LoaderProcess(load, done) for _ in range(number))
         turns = itertools.cycle(processes)
         waiting: deque[_LoaderProcess] = deque()
@@ -65,6 +66,7 @@ def load_in_processes(load: Load, cursors: range, number: int) -> Steps:
             ask(1)
             yield found
     finally:
+        # All are told before any is waited for.
         for process in processes:
             process.stop()
         for process in processes:
@@ -120,6 +122,7 @@ class _LoaderProcess:
 def _serve(pipe: Connection, load: Load, done: c_uint64) -> None:
     """The main loop of a process: load the steps that are asked for, until the worker has closed the pipe or died."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the worker's to handle
+    # As torch's DataLoader does. Otherwise each process would start a thread per core, beside training.
     torch.set_num_threads(1)
     progress_counter.report_to(done)
     with suppress(EOFError, OSError):

@@ -3,6 +3,23 @@
 At every step, the workers together use the samples at positions [cursor, cursor + G) of the order, each exactly once,
 in A rounds. The gradient is the mean over the whole global batch: the loss of a micro-batch is divided by the global
 count, and FSDP sums over workers and rounds.
+
+One step on one worker, in the order of `Loop._steps`. Names are in `planner/train/`:
+
+    wait for the control message: counts of this step, evidence of the last      control.Pending.wait
+        record the last step, and report its metrics                             step_records.StepRecords.record
+        go on with the commit in flight                                          saves.Saves.advance
+        begin a commit or a copy in memory, if one is due                        saves.Saves.save
+        evaluate, if it is due                                                   journal.Journal.evaluate
+        stop, if any worker asked for it or failed                               Loop.outcome
+    begin to load the next step, on a thread or in processes                     prefetch.Prefetcher.start
+    A rounds: forward, backward, each with the seed of its first sample          optimizer_step.accumulate
+        FSDP sums gradients into the shards                                      exact.gradient_sums.FloatSums
+        (or integers are summed in its place: bitwise)                           exact.gradient_sums.FixedPointSums
+    repeat the rounds, if a gradient was beyond the integers' range: bitwise     Loop._gradients
+    wait for the rows of the next step, count them                               Loop._tally
+    start the control message: evidence of this step, counts of the next         control.start
+    clip by the global norm, optimizer step, at the step's learning rate         step_update.Updater.update
 """
 
 import itertools
@@ -139,21 +156,28 @@ class Loop:
         self._step = step
         evidence: Evidence | None = None
         batches, failure = _ready(prefetcher.start()) if step < self._total_steps else ([], None)
+        # All messages of a generation have the same length: an all-reduce needs that on all workers.
         nothing = (0.0,) * (1 + len(self._objective.metrics))
+        # The first message has no evidence. It brings the counts that the first step's losses are divided by.
         pending = control.start(self._world, self._tally(step, 0, nothing, 0, batches, failure))
         while True:
             totals = pending.wait()
             last, ended_s = step >= self._total_steps or totals.stop > 0 or totals.failed > 0, time.monotonic()
+            # Before anything is saved: a manifest names the ledger's head at its own step, this record included.
             if evidence is not None:
                 with self._saves.landing():
                     self._record(evidence, totals, step, cursor, is_last=last)
+            # Before `save`: at most one commit is in flight, and this may be where it lands.
             self._saves.advance(totals)
             self._saves.save(step, cursor, totals, is_last=last)
+            # The next generation begins at the step where this one stops, and evaluates there. So a stop does not wait
+            # for it.
             if step == self._total_steps or (not last and step % self._lengths.eval_every == 0):
                 started_s = time.monotonic()
                 with self._saves.landing():
                     self._journal.evaluate(step, self._objective)
                 self._eval_s = time.monotonic() - started_s
+            # After the save: the steps before the failure are complete on all workers, and are kept.
             if totals.failed:
                 self._world.agree(partial(_raise, failure or self._failure))
             if last:
@@ -163,12 +187,15 @@ class Loop:
             started_s = time.monotonic()
             self._meter.begin_step(batches)
             step, cursor = step + 1, cursor + self._plan.global_batch
+            # Before the gradients: the rows of the step after this one are read while this one computes.
             upcoming = prefetcher.start() if step < self._total_steps else None
             parts, check_sum, work = yield from self._gradients(step - 1, batches, totals)
             self._step = step
             samples = sum(len(batch.rows) for batch in batches)
+            # The message carries the next step's counts, so it waits for the rows, also on a slow disk.
             batches, failure = _ready(upcoming) if upcoming else ([], None)
             self._meter.watch.lap("data")
+            # Before the update: the optimizer computes while gloo sums.
             pending = control.start(self._world, self._tally(step, samples, parts, check_sum, batches, failure))
             self._meter.watch.skip()
             with self._saves.landing():
@@ -209,6 +236,7 @@ class Loop:
                 passes = backward_passes if self._job.is_own else self._passes() - before
                 return parts, check_sum, PassCounts(forward_passes=passes, attempts=attempt)
             self._repeated_steps += 1
+            # None, not zero: FSDP would add to a gradient that is there, and memory is free while the step is repeated.
             self._state.model.zero_grad(set_to_none=True)
         raise AssertionError  # the loop above has no other end
 

@@ -35,6 +35,7 @@ def make_optimizer(
             alpha=config.alpha,
             eps=config.eps,
             weight_decay=config.weight_decay,
+            # Named, because torch's default on the CPU is a loop over the tensors.
             foreach=True,
         )
     return torch.optim.SGD(
@@ -58,7 +59,7 @@ def use_local_shards(optimizer: torch.optim.Optimizer) -> list[tuple[Tensor, Ten
 
 
 def step(optimizer: torch.optim.Optimizer, pairs: list[tuple[Tensor, Tensor]]) -> None:
-    """Step an optimizer that was changed by `localize`. `pairs` is what `localize` returned."""
+    """Step an optimizer that `use_local_shards` has changed. `pairs` is what that returned."""
     for parameter, shard in pairs:
         shard.grad = None if parameter.grad is None else shard_of(parameter.grad)
     optimizer.step()
@@ -78,6 +79,7 @@ def clip_gradients(model: nn.Module, norm: float, clip_norm: float | None) -> No
     if clip_norm is not None:
         total = torch.tensor(norm, dtype=torch.float32)
         parameters = [_with_gradient(p) for p in model.parameters() if p.grad is not None]
+        # Not `clip_grad_norm_`, which would compute the norm again, and with other bits for another split.
         torch.nn.utils.clip_grads_with_norm_(parameters, clip_norm, total, foreach=True)
 
 

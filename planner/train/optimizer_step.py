@@ -63,6 +63,7 @@ class Step:
             self._round = number
             if number == len(self.batches):
                 self._sums.last_round()
+            # FSDP waits for the reductions that it has begun only after the last backward pass.
             self._model.set_is_last_backward(number == len(self.batches))  # type: ignore[operator]
             seed_randomness(self._seed, batch.position)
             yield batch.content

@@ -95,6 +95,7 @@ class MeasuredPace:
         self._is_writing = False
         self._work_s = 0.0
         self._interval_steps = 0  # 0: not known yet
+        # Brought by another thread, and counted by the training thread, which alone uses the deques.
         self._lessons: EarlierGenerations | None = None
         self._told_steps = 0
         self._told_s = 0.0
@@ -111,6 +112,7 @@ class MeasuredPace:
         for known, earlier in ((self._save_times, past.save_times), (self._write_times, past.write_times)):
             newer = list(known)
             known.clear()
+            # Earlier ones first: a full deque drops those at its beginning, so newer measurements win.
             known.extend([*earlier, *newer])
 
     def due(self, step: int, *, is_writing: bool) -> bool:

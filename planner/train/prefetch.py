@@ -45,6 +45,7 @@ class Prefetcher:
         """
         if self._last is not None and wait([self._last], _CLOSE_S).not_done:
             _log.warning("the rows of the next step were not read within %.0f s. Ending without them", _CLOSE_S)
+            # The load is still inside the generator, which therefore cannot be closed.
             self._thread.shutdown(wait=False)
             return
         self._thread.shutdown(wait=True)

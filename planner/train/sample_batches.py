@@ -57,6 +57,7 @@ class Sequences:
     def parts(self, i: int) -> tuple[bytes, ...]:
         """`Text.parts` of the text in row i, computed from the tensors."""
         tensors = (self.inputs, self.labels) if self.documents is None else (self.inputs, self.labels, self.documents)
+        # Little-endian on every machine: checksums in the ledger must not depend on the machine.
         return tuple(tensor[i, : self.lengths[i]].numpy().astype("<i4").tobytes() for tensor in tensors)
 
 
@@ -191,6 +192,7 @@ def _squares(text: Text) -> int:
     """The sum over a text's documents of the square of their length."""
     if text.documents is None:
         return len(text.inputs) ** 2
+    # No document has the number -1, so both ends of the row count as boundaries.
     begins = np.flatnonzero(np.diff(text.documents, prepend=-1, append=-1))
     return int((np.diff(begins) ** 2).sum())
 

@@ -40,6 +40,7 @@ def make_model(config: Model, train: Train, world: World, *, first_weights: bool
 def build_model(config: Model, train: Train) -> nn.Module:
     """The whole model on the CPU. Its weights depend only on the seed, so they are equal on every worker."""
     assert isinstance(config, GptModel)  # a user's own loop builds its model itself
+    # `devices=[]`: by default, `fork_rng` saves the state of every GPU, and so starts CUDA on all of them.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(train.seed)
         return Gpt(config, activation_checkpointing=train.activation_checkpointing)
@@ -55,6 +56,7 @@ def _make_hf(config: HfModel, train: Train, world: World, *, first_weights: bool
             use_liger=train.kernels == "liger",
         )
     )
+    # Before layers are packed: weights are drawn in plain layers.
     bare = bare_copy(model)
     if config.frozen == "nf4":
         quantize(model.hf)
@@ -82,12 +84,14 @@ def shard(model: nn.Module, world: World, train: Train) -> nn.Module:
 
     Gradients are reduced in float32, after every round or once per step (`planner.train.exact.gradient_sums`).
     """
+    # bf16 keeps 8 bits of a number, too few for a sum over many workers.
     precision = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16 if train.precision == "bf16" else None, reduce_dtype=torch.float32
     )
     for block in blocks_of(model).values():
         if train.compile:
             compile_block(block)
+        # Blocks first: the outer call then takes only the parameters that no block has.
         fully_shard(block, mesh=world.mesh, mp_policy=precision)
     fully_shard(model, mesh=world.mesh, mp_policy=precision)
     let_fsdp_sum_gradients(model)

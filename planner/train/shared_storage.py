@@ -31,4 +31,5 @@ def require_shared_storage(world: World, storage: Storage) -> None:
     try:
         world.agree(read)
     finally:
+        # `agree` raises on all workers or on none, so all of them are here, and a collective may follow.
         world.from_first(lambda: storage.delete(name))

@@ -100,6 +100,7 @@ def _sharded_like(parameter: Tensor, value: Tensor) -> Tensor:
     """A tensor of optimizer state as a DTensor sharded like its parameter. A scalar is returned unchanged."""
     if not isinstance(parameter, DTensor) or value.ndim == 0:
         return value
+    # `run_check` would be a collective for each tensor. Without the shape, torch would assume shards of equal size.
     return DTensor.from_local(
         value,
         parameter.device_mesh,

@@ -84,6 +84,7 @@ class StepRecords:
         self._world, self._journal, self._objective = world, journal, objective
         self._meter, self._hooks = meter, hooks
         self._total_steps, self._num_again = total_steps, num_again
+        # So that the first step is reported at once.
         self._reported_s = float("-inf")
 
     @property

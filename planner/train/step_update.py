@@ -65,6 +65,7 @@ class Updater:
         lr = self._learning_rate(step)
         grad_norm = self._state.sums.norm()
         if not math.isfinite(grad_norm):
+            # All workers have the same norm, so all of them are here when `_not_finite` gathers.
             skipped = StepSkipped(step=step, norm="nan" if math.isnan(grad_norm) else "inf", tensor=self._not_finite())
             if self._rule.non_finite == "stop":
                 raise TrainingFailed(

@@ -79,6 +79,7 @@ class CudaStopwatch:
         for part, begin, end in self._laps:
             if not end.query():  # type: ignore[no-untyped-call]
                 break
+            # CUDA events count milliseconds.
             self._seconds[part] += begin.elapsed_time(end) / 1000
             num_done += 1
         del self._laps[:num_done]

@@ -78,6 +78,7 @@ class World:
     def gather_on_first(self, value: T) -> list[T]:
         """All ranks' values, in the order of ranks, on rank 0. An empty list elsewhere."""
         values: list[Any] = [None] * self.world_size if self.rank == 0 else []
+        # torch refuses a list on any rank but the destination.
         dist.gather_object(value, values or None, dst=0, group=self.object_group)
         return values
 
@@ -99,6 +100,7 @@ class World:
         Raises:
             PlannerError: on every rank, if `make` raised one on rank 0.
         """
+        # The other ranks take part with nothing, so that an error of rank 0 reaches them before the broadcast.
         value: list[Any] = [self.agree(make) if self.rank == 0 else self.agree(lambda: None)]
         dist.broadcast_object_list(value, src=0, group=self.object_group)
         made: T = value[0]
@@ -114,6 +116,7 @@ class World:
 
     def set_timeout(self, seconds: float) -> None:
         """Set the timeout of all collectives that begin from now on. gloo's raise an error, NCCL's end the process."""
+        # A set: the mesh's group usually is the default one.
         for group in {dist.group.WORLD, self.mesh.get_group(), self.object_group}:
             _set_pg_timeout(timedelta(seconds=seconds), group)
 

@@ -74,7 +74,9 @@ def prepared(
         StoreError: the saved tensors are not those of this model and optimizer.
     """
     anew = _begun_anew(manifest.identity, identity)
+    # An empty tuple is the beginning of no name, so without a change nothing is left out.
     known = {name: item for name, item in saved.items() if not name.startswith(anew)}
+    # DCP loads in place, into tensors that exist, and AdamW makes its state only in its first step.
     _create_optimizer_state(state, known)
     wanted = {name: tensor for name, tensor in state.tensors().items() if not name.startswith(anew)}
     if differing := sorted(set(wanted) ^ set(known)):

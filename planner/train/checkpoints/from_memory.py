@@ -61,10 +61,12 @@ class HeldStep:
 
 def newest_held(world: World, keepers: Keepers | None) -> HeldStep | None:
     """The newest step whose copies are all there and undamaged. None if there is none. Collective, on all workers."""
+    # All workers load from the same source, and one without a keeper can read no copy.
     nodes = world.gather(keepers.node if keepers is not None else "")
     if not all(nodes):
         return None
     assert keepers is not None
+    # One worker asks for all: while replicas still arrive, two workers could see different copies.
     found = world.from_first(lambda: _ask(keepers.addresses, lambda client: client.copies(), keepers.secret))
     while (whole := _newest(found)) is not None:
         damaged = {place for part in world.gather(_damaged(world, keepers, nodes, whole)) for place in part}
@@ -114,6 +116,7 @@ def _newest(found: Mapping[str, Sequence[Copy]]) -> Whole | None:
     """The newest whole step. A launch has one run, so its keepers hold copies of one."""
     runs = {copy.run_id for copies in found.values() for copy in copies}
     wholes = [whole for run_id in runs if (whole := newest_whole(found, run_id=run_id)) is not None]
+    # By generation first: a later one may have gone back to an earlier step, and only its steps are continued.
     return max(wholes, key=lambda whole: (whole.generation, whole.step), default=None)
 
 
@@ -175,8 +178,10 @@ def _fill(keepers: Keepers, whole: Whole, wanted: Mapping[str, Tensor]) -> None:
         for piece in pieces_of(wanted)
     ]
     requests = by_copy(plan_reads(whole, ranges, keepers.node))
+    # As bytes: numpy, through which they are received, has no bfloat16.
     targets = {name: shard.view(-1).view(torch.uint8) for name, shard in on_host.items() if shard.numel()}
     with ThreadPoolExecutor(_MOST_CONNECTIONS) as pool:
+        # `list`: errors of a map that nobody reads are lost.
         list(pool.map(lambda place: _read(keepers, place, whole.step, requests[place], targets), requests))
     for name, shard in shards.items():
         if shard.device.type != "cpu":

@@ -48,10 +48,12 @@ class HeldCopy:
             self._buffers = {
                 name: _page_locked(made[name]) if shard.is_cuda else made[name] for name, shard in shards.items()
             }
+        # At once, on this thread: the optimizer changes these (Adam's step counts) without any stream that could wait.
         for name, shard in shards.items():
             if not shard.is_cuda:
                 self._buffers[name].copy_(shard)
         if self._stream is not None:
+            # The side stream does not see by itself that the last optimizer's step still runs on the training stream.
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
             with torch.cuda.stream(self._stream):
                 for name, shard in shards.items():
@@ -66,6 +68,7 @@ class HeldCopy:
 
     def guard(self) -> None:
         """Make what the device does from now on wait for the copy. Call it before anything changes the tensors."""
+        # The device waits, not Python: the training thread goes on queueing the next step.
         if self._copied is not None:
             torch.cuda.current_stream(self._device).wait_event(self._copied)
 

@@ -23,6 +23,7 @@ def pieces_of(tensors: Mapping[str, Tensor]) -> tuple[Piece, ...]:
         pieces.append(
             Piece(
                 name=name,
+                # The keeper knows no torch, so a type travels as its name.
                 dtype=str(tensor.dtype).removeprefix("torch."),
                 shape=tuple(tensor.shape),
                 start=start,
@@ -41,6 +42,7 @@ def _elements(tensor: Tensor) -> tuple[int, int]:
         return 0, tensor.numel()
     assert tensor.placements == (Shard(0),)
     rows = tensor.shape[0]
+    # FSDP cuts dimension 0 as `torch.chunk` does: ceil(rows / W) each, so the last workers may have fewer rows or none.
     rows_each = -(-rows // tensor.device_mesh.size())
     first = min(tensor.device_mesh.get_local_rank() * rows_each, rows)
     in_a_row = math.prod(tensor.shape[1:])

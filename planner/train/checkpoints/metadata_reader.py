@@ -50,6 +50,8 @@ def read_metadata(content: bytes, file_sizes: Mapping[str, int]) -> Metadata:
         NotTensorMetadata: it is something else, or its tensors are not in the files.
     """
     try:
+        # The interpreter checks no bounds of its own: beyond the content, the stack or the memo, Python raises
+        # IndexError.
         with _collector_paused():
             found = _Interpreter(content).run()
     except IndexError as error:
@@ -82,6 +84,7 @@ def _refuse(reason: str) -> NoReturn:
 
 
 # The types of all elements of a tuple, a list or a dict.
+# Compared by `type`, not `isinstance`: a bool is an int for the latter.
 _INTEGERS, _TEXTS, _INDICES, _CHUNKS = {int}, {str}, {MetadataIndex}, {ChunkStorageMetadata}
 
 
@@ -217,6 +220,7 @@ def _made(kind: type, state: Any, fields: _Fields) -> Any:
 
 
 def _properties(state: Any) -> Any:
+    # TensorProperties makes its own state: a tuple in the order of its fields (`__getstate__`).
     if type(state) is not tuple or len(state) != len(_PROPERTIES):
         _refuse("it gives other attributes to a TensorProperties")
     return _made(TensorProperties, dict(zip(_PROPERTIES, state, strict=True)), _PROPERTIES)
@@ -472,6 +476,7 @@ class _Interpreter:
         for key in keys:
             found = hash(key)
             self.keys_by_hash[found] += 1
+            # Counted over the whole file, not per dict: the pickle may build as many dicts as it likes.
             if self.keys_by_hash[found] > _MAX_SAME_HASH:
                 _refuse(f"it has more than {_MAX_SAME_HASH} shards with the same hash")
 
@@ -527,6 +532,7 @@ class _Interpreter:
         if type(unbuilt) is not _Unbuilt:
             _refuse(f"it changes a {_kind_of(unbuilt)}")
         self.stack[-1] = made = unbuilt.kind.make(state)
+        # The pickler puts an object into the memo before its state, and refers to it there afterwards.
         if unbuilt.number < len(self.memo) and self.memo[unbuilt.number] is unbuilt:
             self.memo[unbuilt.number] = made
         return pos
@@ -619,6 +625,7 @@ def _lengths(storage_data: Mapping[Any, Any], file_sizes: Mapping[str, int]) -> 
 def _check_tensor(title: str, item: TensorStorageMetadata, lengths: dict[Any, int]) -> None:
     """Check that a tensor is made up of its shards. `lengths` has their bytes by offset, and is emptied."""
     size, itemsize = item.size, item.properties.dtype.itemsize
+    # `max(dim, 1)`, as in torch's strides: a dimension of 0 must not hide a product that overflows int64.
     if math.prod(max(dim, 1) for dim in size) >= 2**63 or len(item.chunks) != len(lengths):
         _refuse(f"{title} of shape {tuple(size)} has {len(item.chunks)} shards, and {len(lengths)} are in files")
     for chunk in item.chunks:
@@ -629,6 +636,7 @@ def _check_tensor(title: str, item: TensorStorageMetadata, lengths: dict[Any, in
         if any(map(_is_beyond, offsets, sizes, size)):
             _refuse(f"{title} of shape {tuple(size)} has a shard of shape {tuple(sizes)} at {tuple(offsets)}")
         count = math.prod(sizes)
+        # Not equal: `torch.save` wraps the elements in a zip, whose headers count.
         if count * itemsize > length:
             _refuse(f"{title} has a shard of {count} elements of {itemsize} bytes in {length} bytes of a file")
     if not _is_whole(size, item.chunks):

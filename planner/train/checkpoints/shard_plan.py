@@ -26,6 +26,7 @@ from planner.train.world import World
 
 T = TypeVar("T")
 
+# Taken at import: two writes that overlap must not take each other's interval for the usual one.
 _USUAL_SWITCH_S, _SWITCH_S = sys.getswitchinterval(), 50e-6
 
 
@@ -104,6 +105,7 @@ def write_shards(
         Exception: as the store raises it. A full disk is an OSError (`planner.base.disk.no_room`).
     """
     writer, digests = tensor_writer(storage, folder, on_piece)
+    # DCP makes the folder in `prepare_local_plan`, which is not called here.
     writer.fs.mkdir(writer.path)
     with _giving_way():
         results = writer.write_data(plan.part, _Resolved(shards)).value()
@@ -138,6 +140,7 @@ def write_metadata(
     """
     assert plan.metadata is not None  # this is rank 0
     writer, digests = tensor_writer(storage, folder, on_piece)
+    # `finish` fills in the places of the shards in its argument, and this plan is used for the next commit, too.
     writer.finish(replace(plan.metadata), [list(each.results) for each in written])
     files = [*digests.values(), *(file for each in written for file in each.files)]
     return tuple(sorted(files, key=lambda file: file.name))

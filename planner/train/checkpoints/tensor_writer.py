@@ -23,6 +23,7 @@ from planner.base.permissions import make_folder, opener_within
 from planner.store.records import FileDigest
 from planner.store.storage import Storage
 
+# After each piece an abandoned write can end, and a slow disk shows that it is not a hung one.
 _PIECE_BYTES = 2**22
 # torch writes a tensor in some 40 pieces of a few bytes. Each would cost Python's lock, which training needs.
 _SMALL_BYTES = 2**16
@@ -104,6 +105,7 @@ class _HashedStream:
 
     def _write_piece(self, piece: Any) -> None:
         self._raw.write(piece)
+        # In this thread: hashlib releases Python's lock for more than 2,047 bytes, so training goes on meanwhile.
         self._digest.update(piece)
         self._unsynced_bytes += len(piece)
         self._on_piece()

@@ -27,6 +27,7 @@ def set_up(job: Job) -> None:
         return
     # cuBLAS reads this at its first call. Without it, torch refuses deterministic matrix products.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # Benchmarking chooses the algorithm that is fastest at the moment, so two workers could choose different ones.
     torch.backends.cudnn.benchmark = False
     # The number of threads changes how sums on the CPU are split. Ray and torchrun set it differently per node.
     torch.set_num_threads(max(int(job.workers.cpus), 1))
@@ -39,6 +40,7 @@ def require_shard_invariant(optimizer: torch.optim.Optimizer) -> None:
         TrainingFailed: the optimizer is not known to do so.
     """
     kind = type(optimizer).__name__
+    # By the exact name: a subclass may compute something else.
     if kind.lower() in SHARD_INVARIANT and not any(group.get("fused") for group in optimizer.param_groups):
         return
     raise TrainingFailed(

@@ -47,7 +47,9 @@ class Exponents:
         """
         fits = all(g == 0 or self._fits(g, e) for g, e in zip(largest, self.values, strict=True))
         chosen = tuple(
-            exponent_for(g, self.num_micro_batches) if g else e for g, e in zip(largest, self.values, strict=True)
+            # A module that got no gradient in this step says nothing about its magnitude.
+            exponent_for(g, self.num_micro_batches) if g else e
+            for g, e in zip(largest, self.values, strict=True)
         )
         return Exponents(values=chosen, num_micro_batches=self.num_micro_batches), fits
 
@@ -57,6 +59,7 @@ class Exponents:
 
 def range_bits(num_micro_batches: int) -> int:
     """The most bits that one micro-batch's |q| may have, so that `num_micro_batches * |q| < 2^62`."""
+    # `(C - 1).bit_length()` is log2(C), rounded up.
     return RANGE_BITS - (num_micro_batches - 1).bit_length()
 
 

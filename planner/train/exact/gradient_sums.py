@@ -83,6 +83,7 @@ class FloatSums:
         if not isinstance(norm, DTensor):
             return float(norm)
         with collectives.blocked:
+            # torch gives a DTensor of partial norms. This reduces it over all workers.
             return float(norm.full_tensor())
 
     def state(self) -> dict[str, Tensor]:
@@ -148,6 +149,7 @@ class FixedPointSums:
 
     def norm(self) -> float:
         """The global norm by `exact_norm`, equal to the bit at every world size."""
+        # Plain sums are for the repeated step alone, and its norm is the last thing that it is asked for.
         self._is_plain = False
         shards = [shard_of(p.grad) for p in self._model.parameters() if p.grad is not None]
         return exact_norm(self._world, shards)
@@ -162,6 +164,7 @@ class FixedPointSums:
         largest = torch.stack(on_device).double().cpu()
         # Backends differ in a maximum with NaN, but not with infinity.
         largest = torch.nan_to_num(largest, nan=torch.inf, posinf=torch.inf)
+        # On the CPU by gloo: Python needs the numbers now, to choose the exponents.
         with collectives.blocked:
             dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self._world.object_group)
         return tuple(largest.tolist())
@@ -227,6 +230,7 @@ class _ModuleSum(collectives.ReduceScatter):
 
     def _hand_out(self, output: Tensor, group: dist.ProcessGroup | None) -> None:
         if not self.is_last:
+            # FSDP adds each round's output to the shard's gradient, so all rounds but the last must add nothing.
             output.zero_()
             return
         assert self._sum is not None  # this round added to it

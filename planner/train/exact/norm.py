@@ -31,6 +31,7 @@ def exact_norm(world: World, shards: list[Tensor]) -> float:
     exactly. An element loses at most 2^-59 of x^2, and the sum is at least x^2. So with N elements the norm's relative
     error is below N * 2^-60 (plus float64's own rounding): 2^-27 for 2^33 elements.
     """
+    # `aminmax` raises an error for an empty tensor, and a shard may have no rows.
     shards = [shard for shard in shards if shard.numel()]
     extremes = [extreme for shard in shards for extreme in shard.aminmax()]
     largest = torch.stack(extremes).abs().max().double().cpu() if extremes else torch.zeros((), dtype=torch.float64)

@@ -31,6 +31,7 @@ def unfinished_folder(target: Path) -> Iterator[Path]:
         with _locked(half):
             yield half
     finally:
+        # After a rename, nothing is left here.
         shutil.rmtree(half, ignore_errors=True)
 
 

@@ -38,6 +38,7 @@ def commit_at(run: RunFolder, step: int | None) -> Manifest:
         ManifestMismatch: the commit is not the one that the ledger records.
         StoreError: there is no such commit.
     """
+    # Raises an error if there is no run.
     run.identity()
     if step is None:
         return _newest(run)

@@ -120,7 +120,9 @@ class Writer:
         stored = model_files.stored_tensors(self.source)
         names = sorted(name for name, p in bare.named_parameters() if not bare.is_adapter(p))
         known: dict[str, Any] = {
-            transformers_name(name): p for name, p in bare.named_parameters(remove_duplicate=False)
+            # Under all of their names: a file may hold a tied weight under any of them.
+            transformers_name(name): p
+            for name, p in bare.named_parameters(remove_duplicate=False)
         }
         in_files = private.names_in_model(bare.hf, stored, known)
         for done, name in enumerate(names, 1):
@@ -140,6 +142,7 @@ class Writer:
         trained = sorted((name, p) for name, p in bare.named_parameters() if bare.is_adapter(p))
         planned = [TensorSpec(name=peft_name(name), shape=tuple(p.shape)) for name, p in trained]
         config = bare.hf.peft_config[ADAPTER]
+        # peft itself writes true into what it saves, so that who loads adapters does not train them by accident.
         config.base_model_name_or_path, config.inference_mode = self.model.path, True
         config.save_pretrained(self.folder)
         found = checkpoint.read(self.run.storage, self.manifest, f"{MODEL}/")

@@ -62,6 +62,7 @@ def write(
                 for plan in part:
                     tensor = next(coming)
                     assert tuple(tensor.shape) == plan.shape
+                    # As bytes: numpy has no bfloat16.
                     flat = tensor.to(dtype).contiguous().view(-1)
                     stream.write(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
         if count > 1:

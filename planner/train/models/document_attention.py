@@ -113,6 +113,7 @@ def use_in_transformers() -> None:
     """
     from transformers import AttentionInterface
 
+    # Taken once (`cache`): a second time, it would be the function below, which would call itself.
     sdpa: Any = AttentionInterface()["sdpa"]
 
     def forward(

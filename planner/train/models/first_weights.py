@@ -66,6 +66,7 @@ def draw(model: HfCausal, bare: HfCausal, blocks: Iterable[str], seed: int) -> N
     targets: dict[str, Tensor] = dict(_fillable(model, remove_duplicate=True))
     lengths = row_lengths(model)
     for name in _units(bare, frozenset(blocks)):
+        # On the CPU: a GPU's generator draws other numbers, so the first weights would depend on the device.
         unit = bare.get_submodule(name).to_empty(device="cpu")
         for adapter in (adapter for layer in unit.modules() for adapter in _adapters(layer)):
             # Adapters draw no random numbers here, so the other weights are equal with and without adapters.
@@ -76,6 +77,7 @@ def draw(model: HfCausal, bare: HfCausal, blocks: Iterable[str], seed: int) -> N
             if (full := f"{name}.{local_name}") in targets:
                 _copy_into(targets[full], tensor, is_packed=full in lengths)
         progress_counter.count_work()
+        # Frees the unit's memory before the next one gets some.
         unit.to_empty(device="meta")
 
 
@@ -109,8 +111,10 @@ def compute_buffers(model: HfCausal, bare: HfCausal) -> None:
             continue
         source.to_empty(device="cpu", recurse=False)
         buffers = {key: b for key, b in private.computed_buffers(source).items() if b.is_floating_point()}
+        # NaN shows afterwards which of them transformers did not compute.
         for buffer in buffers.values():
             buffer.fill_(torch.nan)
+        # `devices=[]`: by default, `fork_rng` saves the state of every GPU, and so starts CUDA on all of them.
         with torch.random.fork_rng(devices=[]):
             private.initialize(bare, name, recurse=False)
         for key, buffer in private.computed_buffers(source).items():
@@ -216,6 +220,7 @@ def read_rows(stored: StoredTensor, rows: slice, target: Tensor) -> None:
             for start in range(rows.start, rows.stop, step):
                 stop = min(start + step, rows.stop)
                 stream.seek(stored.start + start * row_bytes)
+                # A copy that can be written: torch warns about memory that cannot.
                 content = bytearray(stream.read((stop - start) * row_bytes))
                 piece = torch.frombuffer(content, dtype=_TYPES[stored.dtype]).view(stop - start, *shape[1:])
                 target[start - rows.start : stop - rows.start].copy_(piece)

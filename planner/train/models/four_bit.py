@@ -53,6 +53,7 @@ def quantizable(hf: Any) -> list[str]:
     return [
         name
         for name, module in hf.named_modules()
+        # By the exact type: a subclass may do something else with its weight.
         if type(module) is nn.Linear and module is not head and ".lora_" not in name
     ]
 
@@ -93,6 +94,7 @@ def pack(rows: Tensor) -> Tensor:
     num_blocks = -(-rows.shape[1] // BLOCK)
     blocks = functional.pad(rows.float(), (0, num_blocks * BLOCK - rows.shape[1])).view(len(rows), num_blocks, BLOCK)
     scales = blocks.abs().amax(dim=-1)
+    # A block of zeros has no largest magnitude to divide by.
     quotients = blocks / torch.where(scales > 0, scales, 1.0)[..., None]
     codes = torch.bucketize(quotients, _boundaries(rows.device), out_int32=True).to(torch.uint8).flatten(1)
     return torch.cat([codes[:, 0::2] << 4 | codes[:, 1::2], scales.view(torch.uint8)], dim=1)
@@ -103,6 +105,7 @@ def unpack(packed: Tensor, length: int, dtype: torch.dtype) -> Tensor:
     num_blocks = -(-length // BLOCK)
     codes, scales = packed[:, : num_blocks * BLOCK // 2], packed[:, num_blocks * BLOCK // 2 :]
     blocks = _pairs(packed.device)[codes.int()].view(len(packed), num_blocks, BLOCK)
+    # Some columns of a row are not contiguous, and only contiguous bytes can be viewed as floats.
     blocks.mul_(scales.contiguous().view(torch.float32)[..., None])
     return blocks.flatten(1)[:, :length].to(dtype)
 

@@ -136,6 +136,7 @@ class _HeadGradient:
     def add(self, excess: Tensor, states: Tensor) -> None:
         """Add a chunk: `(C, V)` and `(C, D)`."""
         if self._weight is not None and self._dtype == torch.float32:
+            # In place: the product by itself would be another matrix of the head's size for each chunk.
             self._weight.addmm_(excess.T, states)
         elif self._weight is not None:
             self._weight.add_(excess.T @ states)
@@ -210,6 +211,7 @@ class _LogProbs(torch.autograd.Function):
         gradient = torch.empty_like(states) if of_states else None
         head = _HeadGradient(weight, bias, (of_weight, of_bias))
         logits, is_newest = ctx.logits, True
+        # Backwards: the buffer still has the logits of the last chunk.
         for chunk in reversed(logits.chunks):
             num_tokens = chunk.stop - chunk.start
             of_chunk = logits.newest(num_tokens) if is_newest else logits.compute(states[chunk], weight, bias)
@@ -218,5 +220,6 @@ class _LogProbs(torch.autograd.Function):
             head.add(of_chunk, states[chunk])
             if gradient is not None:
                 torch.mm(of_chunk, weight, out=gradient[chunk])
+        # Autograd keeps `ctx` as long as the graph, and the buffer may be the largest of all.
         del ctx.logits
         return (None if gradient is None else gradient.neg_(), *head.times(-1.0), None)

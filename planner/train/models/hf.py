@@ -145,6 +145,7 @@ def build_on_meta(
 
     def built(attention: str) -> Any:
         with torch.device("meta"):
+            # float32 whatever the files hold: FSDP casts weights for a pass, and the optimizer needs them in full.
             return from_config(settings, attn_implementation=attention, dtype=torch.float32, trust_remote_code=False)
 
     try:

@@ -17,6 +17,7 @@ def checkpoint_settings(how: Checkpointing) -> dict[str, Any]:
     True keeps a block's inputs alone. `selective` also keeps the results of attention and of every second matrix
     product, as torchtitan does: they take the most time to compute again.
     """
+    # Only this form of it takes `context_fn`.
     settings: dict[str, Any] = {"use_reentrant": False}
     if how == "selective":
         settings["context_fn"] = _contexts

@@ -89,6 +89,8 @@ class KahnemanTversky:
         nothing = torch.zeros_like(rewards)
         parts = [
             torch.where(desirable, gains, pains).sum() / max(totals[_SAMPLES], 1),
+            # The same number for every sample: their mean over the global batch is z0 again, so it is summed like other
+            # metrics.
             torch.full_like(rewards, baseline).sum() / max(totals[_SAMPLES], 1),
             torch.where(desirable, rewards, nothing).sum() / max(totals[_DESIRABLE], 1),
             torch.where(desirable, nothing, rewards).sum() / max(totals[_UNDESIRABLE], 1),

@@ -30,4 +30,5 @@ class LanguageModelling:
 
     def loss(self, model: nn.Module, batch: TokenBatch, totals: tuple[int, ...]) -> Tensor:
         """The sum over all tokens, divided by N. For a ghost, zero with a zero gradient."""
+        # `max`: a global batch may have no token with loss, and then every part of the sum is zero.
         return -log_prob_sum(model, batch.inputs, batch.labels) / max(totals[0], 1)

@@ -111,6 +111,7 @@ class TableFiles:
         num_rows = sum(map(len, self.chunks(start)))
         if begin != _BEGIN or digest != self._digest(start, numbers) or len(numbers) != num_rows * 8:
             return None, f"{self.name(start)}: torn or altered (its digest does not match)"
+        # `astype` also copies: the bytes that were read cannot be written, about which torch warns.
         return np.frombuffer(numbers, "<f4").reshape(num_rows, 2).astype(np.float32), ""
 
     def _require_format(self, content: bytes, start: int) -> None:
