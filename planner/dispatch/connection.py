@@ -165,6 +165,7 @@ def _require_listener(address: str) -> None:
         raise UserError(f"--address {address}: there is no port {port}. Write 1 to {_MAX_PORT} (Ray's default is 6379)")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
+    # A host name that cannot be encoded for DNS is a UnicodeError, not an OSError.
     except (OSError, UnicodeError) as error:
         kind = ClusterUnreachable if isinstance(error, OSError) else UserError
         raise kind(f"no Ray cluster at {address}: {error}. Check --address (or RAY_ADDRESS), or omit it") from error

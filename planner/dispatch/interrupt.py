@@ -51,6 +51,7 @@ class Interrupts:
 
     def __enter__(self) -> Self:
         self._before = {number: signal.getsignal(number) for number in _SIGNALS}
+        # Not SIGINT: Ray Train installs its own handler for that one, around which `soften` puts ours.
         for number in _SIGNALS[1:]:
             if self._before[number] != signal.SIG_IGN:
                 signal.signal(number, self._raise_sigint)
@@ -60,6 +61,7 @@ class Interrupts:
         # Ray starts drivers of submitted jobs with SIGINT blocked.
         self._mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         heard, self._written = os.pipe()
+        # Python refuses a blocking descriptor for this.
         os.set_blocking(self._written, False)
         signal.set_wakeup_fd(self._written, warn_on_full_buffer=False)
         threading.Thread(target=self._insist, args=(heard,), name="planner-insist", daemon=True).start()
@@ -68,8 +70,11 @@ class Interrupts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # `_interrupt` sends under this lock, so that no signal of ours reaches the handlers of before.
         with self._sending:
             self._ended.set()
+        # First: a signal in between would be written to a closed descriptor, or to another file that has its number by
+        # then.
         signal.set_wakeup_fd(-1)
         os.close(self._written)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)

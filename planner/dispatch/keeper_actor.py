@@ -38,7 +38,11 @@ class KeeperActor:
         self._called_s = time.monotonic()
         if is_watched:
             watch = threading.Thread(
-                target=self._end_if_idle, args=(os._exit,), name="planner-keeper-idle", daemon=True
+                # `sys.exit` would end this thread alone.
+                target=self._end_if_idle,
+                args=(os._exit,),
+                name="planner-keeper-idle",
+                daemon=True,
             )
             watch.start()
 

@@ -117,6 +117,7 @@ class Census:
         self._lock = threading.Lock()
         self._wanted = Wanted()
         self._places: Mapping[str, NodePlace] = {}
+        # Replaced as a whole and never changed, since `can_hold` reads it without the lock.
         self._kept: Mapping[str, _Kept] = {}
         self._failed_s: dict[str, float] = {}
         self._began_s = -math.inf
@@ -182,6 +183,7 @@ class Census:
         if not places:
             return
         kept = {node: each for node, each in self._kept.items() if node in places}
+        # A controller before this one may have made some, and has died.
         if not self._has_found:
             kept |= {node: _Kept(since_s=self._clock()) for node in self._actors.find() if node in places}
             self._has_found = True
@@ -189,6 +191,7 @@ class Census:
             del kept[node]
             self._actors.end(node)
         kept |= {node: _Kept(since_s=self._clock()) for node in self._lacking(kept, wanted, places)}
+        # Before they answer: workers on a node whose keeper starts wait for it.
         self._tell(kept)
         kept = {node: self._ask(node, each, places[node]) for node, each in kept.items()}
         self._tell(self._hear(kept))

@@ -123,12 +123,14 @@ def ending_keepers(launch: Launch) -> Iterator[None]:
 def _end_all(launch_id: str) -> None:
     with contextlib.suppress(Exception):  # idle keepers end by themselves
         actors = KeeperActors(launch_id, secret="")
+        # First, so that a controller which still runs makes no new one.
         kv_put(keepers_key(launch_id), _CLOSED)
         # Ray ends actors some time after it is told to. A controller that still runs may also just have made one.
         while nodes := actors.find():
             for node in nodes:
                 actors.end(node)
             time.sleep(_POLL_S)
+            # Once more: that controller may have published its own list in between.
             kv_put(keepers_key(launch_id), _CLOSED)
 
 
@@ -190,6 +192,7 @@ class KeeperActors:
                 lifetime="detached",
                 get_if_exists=True,
                 num_cpus=0,
+                # Ray would restart it empty, and nobody would hear that its copies are lost.
                 max_restarts=0,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
             )

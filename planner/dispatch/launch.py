@@ -217,9 +217,11 @@ def _require_that_only_the_controller_died(error: Exception) -> None:
     from ray.exceptions import ActorDiedError
 
     reason = last_line(str(error))
+    # Ray has no type of its own for this: it is an ActorDiedError, as for an actor that dies later.
     if "creation task" in str(error):
         raise TrainingFailed(f"the controller of the workers cannot start: {reason}") from error
     try:
+        # Any question will do: it only shows whether the head answers.
         kv_get("")
     except Exception:  # noqa: BLE001  # any error means that the head does not answer
         raise ClusterLost(f"the Ray cluster is gone: {reason}") from error

@@ -141,7 +141,7 @@ def park() -> None:
     Ray would take a return for a finished job, and an error for a failed one.
 
     Raises:
-        Released: the process continues with the next generation.
+        UnwindTraining: the process continues with the next generation.
     """
     while not _release.wait(_POLL_S):
         pass
@@ -149,7 +149,7 @@ def park() -> None:
 
 
 def release() -> None:
-    """Make `park` raise `Released`."""
+    """Make `park` raise `UnwindTraining`."""
     _release.set()
 
 

@@ -105,6 +105,7 @@ class RayNodes:
 
         name = self.names[place]
         try:
+            # The nodes before may have taken all the time. An answer that is there is still taken.
             return ray.get(asked, timeout=max(ends_s - time.monotonic(), 1.0))
         except GetTimeoutError as error:
             raise RunError(f"{name} does not answer: it, its network or its storage hangs") from error
@@ -194,6 +195,7 @@ def _copies_of(asked: Any) -> Copies:
     try:
         found: Copies = ray.get(asked, timeout=_GPU_S)
     except GetTimeoutError:
+        # A task that waits for a GPU would take one later, when nobody wants its answer any more.
         ray.cancel(asked, force=True)
         return Copies(missing=f"no GPU was free within {_GPU_S:.0f} s")
     except RayError as error:

@@ -71,6 +71,7 @@ def train_worker(config: dict[str, Any]) -> None:
     try:
         outcome = train(worker.launch, partial(_device, worker), worker.hooks(worker.launch))
     except PlannerError as error:
+        # All workers have the same error, so one tells it.
         if ray.train.get_context().get_world_rank() == 0:
             _keep(worker.launch, str(error), error.code_traceback)
             kv_put(worker_refusal_key(worker.launch.launch_id), str(error))

@@ -96,6 +96,7 @@ def silent_nodes(node_ids: set[str]) -> set[str]:
     """The nodes whose raylet does not listen. Ray itself notices a dead node only seconds later."""
     nodes: list[names.NodeRow] = ray.nodes()
     known = {node["NodeID"]: node for node in nodes if node["Alive"]}
+    # A pool of 0 threads is a ValueError.
     with ThreadPoolExecutor(max_workers=max(len(node_ids), 1)) as threads:
         answers = threads.map(lambda node_id: node_id in known and _listens(known[node_id]), node_ids)
         return {node_id for node_id, answered in zip(node_ids, answers, strict=True) if not answered}

@@ -329,6 +329,7 @@ class KeepingGroup(NewProcessesGroup):
         end(surplus)
         self._places += warmed
         selector = worker_group_context.label_selector
+        # Ray has one selector per worker, and ours are all equal.
         self._places += self._take_places(missing - len(warmed), selector[0] if selector else None)
         self._placements = PlacementGroups([place.group for place in self._places])
         return self._placements
@@ -345,6 +346,7 @@ class KeepingGroup(NewProcessesGroup):
             raise WorkerGroupStartupFailedError("a new worker died before it trained") from error
         resources = self._worker_group_context.resources_per_worker
         workers = [
+            # Each worker is alone in its placement group, so its bundle is the first one.
             Worker(place.actor, metadata, resources, placement_group_bundle_index=0)
             for place, metadata in zip(self._places, found, strict=True)
         ]
@@ -391,6 +393,7 @@ class KeepingGroup(NewProcessesGroup):
         by_actor: dict[names.WorkerActor, WorkerSlot] = {place.actor: place for place in self._places}
         workers: Sequence[names.Worker] = self.get_workers()
         kept = [by_actor[worker.actor] for worker in workers if worker.metadata.node_id not in leaving][:world_size]
+        # Longer than the worker itself waits, so that its own error comes first.
         is_clean = _all_done([place.actor.quiesce.remote(_UNWIND_S) for place in kept], _UNWIND_S + 5)
         for callback in self._callbacks:  # the torch backend's callback ends the process group in all workers
             callback.before_worker_group_shutdown(self)

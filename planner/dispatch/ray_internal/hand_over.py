@@ -21,6 +21,7 @@ _log = logging.getLogger(__name__)
 _NO_WAIT_S = 0.05
 
 
+# Compared by identity: `in` must not compare Ray's references with each other.
 @dataclasses.dataclass(eq=False)
 class WorkerSlot:
     """A worker process, and the placement group that holds its resources."""

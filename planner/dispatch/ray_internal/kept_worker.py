@@ -46,6 +46,7 @@ class KeepingRayTrainWorker(RayTrainWorker):  # type: ignore[misc]
         if dist.is_initialized():  # Ray does not destroy a group of one
             dist.destroy_process_group()
         mailbox.reset()
+        # FSDP's hooks and their modules refer to each other, so only a collection frees the model.
         gc.collect()
         # Without this, memory grows by about 100 MB per resize: glibc keeps freed arenas.
         ctypes.CDLL("libc.so.6").malloc_trim(0)
@@ -72,7 +73,7 @@ class _WrappedTrainFunction:
         self._reference = reference
 
     def get(self) -> Callable[[], object]:
-        """The training function. It swallows `Released`, so that no traceback keeps the model alive."""
+        """The training function. It swallows `UnwindTraining`, so that no traceback keeps the model alive."""
         train = self._reference.get()
 
         def run() -> object:

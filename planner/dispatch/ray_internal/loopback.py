@@ -70,6 +70,7 @@ def _listen() -> tuple[int, int]:
     """Runs in rank 0. Returns a socket's port and its open file descriptor, which the store takes over."""
     listener = socket.create_server((LOOPBACK, 0))
     port: int = listener.getsockname()[1]
+    # It stays open: another process could take a port that was only looked up before the store listens.
     return port, listener.detach()
 
 
