@@ -214,6 +214,7 @@ class ElasticController:
         self._losses = self._losses.after_failure(dead, now_s, from_memory=in_memory)
         self._tell_losses(now_s)
         state = self.state
+        # A lost node explains the failure, so it does not count as one of the job's own.
         known = state.known if dead else after_failure(state.known, blamed, reason, now_s, mistake)
         if not isinstance(state, Idle | Ending) and state.group.can_hold:
             group = state.group
@@ -221,6 +222,7 @@ class ElasticController:
             known = replace(known, maybe_held_step=max(maybe, known.maybe_held_step))
         if isinstance(state, Ending):
             self._know(known)
+        # Without a lost node, this is no resize, and its pause no price of one.
         elif dead and not isinstance(state, Idle):
             self.state = Idle(known=known, pause=forced_pause(state.group, now_s))
         else:
@@ -277,6 +279,7 @@ class ElasticController:
             first_step_s: seconds of its first step.
         """
         group, history = state.group, self.history
+        # Measured once: later steps of the group end no pause.
         pause, group = group.pause, replace(group, pause=NotAResize())
         if not isinstance(pause, NotAResize):
             cost = price(

@@ -115,6 +115,7 @@ class History:
             self,
             step=step,
             total_steps=int(metrics["total_steps"]),
+            # A new group reports 0 until its first evaluation.
             eval_s=float(metrics["eval_s"]) or self.eval_s,
             best_step=max(step, self.best_step),
             num_fruitless=0 if step > self.best_step else self.num_fruitless,
@@ -248,6 +249,7 @@ class History:
     def after_placement(self, world_size: int) -> Self:
         """A copy after `world_size` workers got a place. More than the hold allowed ends the hold."""
         micro = make_plan(self.sizes, world_size).max_micro_batch
+        # Of 0 seconds, so that the next hold begins with the shortest time again.
         hold = self.hold if world_size <= self.hold.world_size else GrowthHold(world_size=self.hold.world_size)
         return replace(self, hold=hold, least_micro=min(self.least_micro or micro, micro))
 

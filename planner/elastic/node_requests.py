@@ -35,6 +35,7 @@ class NodeRequests:
         if len(allowed) == len(counts):
             return counts[-1]
         unknown = [count for count in allowed if count > self._taken]
+        # If all are refused, the smallest is asked for again: no group starts with fewer.
         return unknown[len(unknown) // 2] if unknown else max(allowed, default=counts[0])
 
     def mark_accepted(self, asked: int) -> None:
@@ -46,5 +47,6 @@ class NodeRequests:
     def mark_rejected(self, asked: int) -> None:
         """Record that the autoscaler refused a request for `asked` workers."""
         self._refused, self._refused_s = min(self._refused, asked), self._clock()
+        # A count that was accepted before is refused now: the bounds are lower, and nothing below is known.
         if self._taken >= asked:
             self._taken = 0

@@ -59,6 +59,7 @@ class Links:
         except KeeperGone as error:
             wire.close()
             raise OtherKeeperGone(f"The keeper of node {address.node} is gone: {error}") from error
+        # The other keeper has answered, so the connection can be used again.
         except KeeperError as error:
             self._keep(address, wire)
             kind = next((kind for kind in (KeeperFull, KeeperDamaged) if isinstance(error, kind)), KeeperError)

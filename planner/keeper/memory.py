@@ -43,6 +43,7 @@ class Buffer:
         self.name = NAME_PREFIX + secrets.token_hex(16)
         fd = os.memfd_create(self.name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
+            # `mmap` cannot map 0 bytes, and the last workers' shards may be empty.
             os.ftruncate(fd, max(num_bytes, 1))
             fcntl.fcntl(fd, _ADD_SEALS, _NO_MORE_SEALS | _NO_SHRINK | _NO_GROW)
             self.view = memoryview(mmap.mmap(fd, max(num_bytes, 1)))[:num_bytes]
@@ -52,6 +53,7 @@ class Buffer:
         self.fd = fd
 
     def __del__(self) -> None:
+        # The constructor may have failed before there was a descriptor.
         if hasattr(self, "fd"):
             os.close(self.fd)
 
@@ -112,8 +114,10 @@ class Memory:
         """
         with self._lock:
             old = self._places.get((table, key))
+            # A thread may still write into the old buffer. Then the place gets another one.
             if old is None or old.buffer.num_bytes != num_bytes or old.is_receiving:
                 self._require_room(old.buffer.num_bytes if old else 0, key, num_bytes)
+                # Dropped before the new one is made, so that both do not take memory at the same time.
                 self._places.pop((table, key), None)
                 old = None
             buffer = old.buffer if old else _made(num_bytes)

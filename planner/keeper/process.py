@@ -56,7 +56,10 @@ def started(node: str, secret: str, bound_bytes: int, *, host: str = "127.0.0.1"
         KeeperGone: it has ended at once, or does not listen within 60 s.
     """
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "planner.keeper.process"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        # `-P`: a file in the current folder must not take the place of a module.
+        [sys.executable, "-P", "-m", "planner.keeper.process"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     assert process.stdin is not None
     assert process.stdout is not None

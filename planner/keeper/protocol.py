@@ -55,6 +55,7 @@ class Wire:
             raise KeeperGone(f"The peer announced a header of {num_bytes} bytes. The most is {MAX_HEADER_BYTES}.")
         try:
             header = json.loads(self._exactly(num_bytes))
+        # JSON that is nested deeply enough ends in a RecursionError.
         except (ValueError, RecursionError) as error:
             raise KeeperGone(f"The peer sent a header that is no JSON: {type(error).__name__}.") from error
         if not isinstance(header, dict):
@@ -63,8 +64,10 @@ class Wire:
 
     def wait(self) -> Header:
         """Wait for a request, however long it takes, and receive it."""
+        # TCP's keepalive (`handshake`) ends this if the peer's host is gone.
         self._socket.settimeout(None)
         try:
+            # It only looks: the timeout applies again before the first byte of the header is taken.
             self._socket.recv(1, socket.MSG_PEEK)
         except OSError as error:
             raise KeeperGone(f"The connection ended: {text(error)}.") from error
@@ -120,6 +123,7 @@ class Wire:
 
     def close(self) -> None:
         """End the connection. Whoever waits in another thread gets KeeperGone."""
+        # Closing it would leave a thread waiting that receives from it. A shutdown wakes it.
         with contextlib.suppress(OSError):  # it has ended already
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

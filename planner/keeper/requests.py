@@ -84,6 +84,7 @@ def read(desk: Desk, wire: Wire, request: Header) -> None:
     ranges = [_range(part, most) for part in _list(request.get("parts"))]
     wire.send({})
     digests = [wire.send_digested(opened.buffer.view[start:stop]) for start, stop in ranges]
+    # After the bytes are sent: what arrived counts only if nobody has opened the place for writing meanwhile.
     desk.memory.require_unchanged(opened)
     wire.send({"digests": digests})
 

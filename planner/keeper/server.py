@@ -97,6 +97,7 @@ class Keeper:
     def close(self) -> None:
         """End all connections and free the memory. It may be called again."""
         self._is_closed.set()
+        # Closing it would leave the thread waiting that accepts. A shutdown wakes it.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
