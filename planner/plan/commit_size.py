@@ -113,6 +113,7 @@ class CommitSize:
     @property
     def _whole_bytes(self) -> int:
         """Bytes of the tensors that every worker has whole."""
+        # The rest of the model is one more unit, and `known` one more number (`planner.train.exact.gradient_sums`).
         exponents = self.shapes.num_blocks + 1 + 1 if self.is_bitwise else 0
         return self.shapes.num_tensors * self.optimizer.scalars * FLOAT32_BYTES + exponents * _INT64_BYTES
 

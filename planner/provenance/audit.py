@@ -94,6 +94,7 @@ def audit(
         DataError: the data cannot be read any more.
         UserError: the data comes from code, and `code` names none.
     """
+    # Raises an error if there is no run.
     run.identity()
     lineage = read_lineage(run)
     segments, newest = lineage.segments, lineage.newest

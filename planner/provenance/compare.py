@@ -69,6 +69,7 @@ def read_trace(run: RunFolder, observed: bytes) -> Trace:
     Raises:
         StoreError: there is no run or no commit, or the chain breaks.
     """
+    # Raises an error if there is no run.
     run.identity()
     lineage = whole_lineage(run)
     lines = _lines(observed)
@@ -151,6 +152,7 @@ def close_weights(distances: Mapping[str, tuple[float, float]], precision: str) 
         precision: `fp32` or `bf16`, which decides the tolerance.
     """
     length = math.hypot(*(norm for _, norm in distances.values()))
+    # A model of zeros is equal to itself, and 0 / 0 is not a number.
     relative = math.hypot(*(difference for difference, _ in distances.values())) / max(length, 1e-30)
     tolerance = WEIGHTS_TOLERANCE[precision]
     largest = max(distances, key=lambda name: distances[name][0])

@@ -162,5 +162,6 @@ def _count_steps(run: RunFolder, generation: int) -> int:
     steps = 0
     with suppress(StoreError):  # what is wrong with it was found above
         for line in segment_lines(run.storage, name):
+            # Not parsed: a segment may have millions of lines.
             steps += b'"kind":"step"' in line
     return steps

@@ -18,6 +18,7 @@ def commit_of(name: str) -> tuple[int, int]:
 
 def rank(name: str) -> tuple[str, str]:
     """The sort key of a name: by generation, then by step."""
+    # As text: the numbers are padded with zeros, so they sort alike.
     return name[13:], name[:12]
 
 

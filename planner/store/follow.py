@@ -50,6 +50,7 @@ class Follower:
                 self._offsets[generation] = skipped + torn.find(b"\n") + 1
         offset = self._offsets.get(generation, 0)
         fresh = storage.read_from(name, offset)
+        # A line without an end is still being written.
         complete = fresh[: fresh.rfind(b"\n") + 1]
         self._offsets[generation] = offset + len(complete)
         yield from records_among(complete)

@@ -118,6 +118,7 @@ def _place() -> str:
 def _start_of(pid: int) -> str:
     """Return `LeaseRecord.started` (proc(5), stat, field 22). Empty if the process is dead or a zombie."""
     try:
+        # The process's name is in parentheses, and may have parentheses and blanks of its own.
         state, *fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except (OSError, ValueError):
         return ""

@@ -86,6 +86,7 @@ class LedgerWriter:
         if self.is_torn:
             raise StoreError(f"{self._storage.url}: {self._name} could not be written. Nothing more is added to it")
         if self._waiting:
+            # Before the append: if that fails in the midst, or is interrupted, nothing may follow.
             self.is_torn = True
             self._storage.append(self._name, "".join(self._waiting).encode())
             self.is_torn = False
@@ -227,6 +228,7 @@ def split_line(line: str, where: str) -> tuple[str, str]:
 
 def _parts_of(line: str, where: str) -> tuple[str, str]:
     """A line's head and body. The body may be any text."""
+    # By position, not as JSON: the chain is over the exact text of the record.
     head, body = line[len(_START) : len(_START) + len(NO_HEAD)], line[_BODY_AT:-1]
     if line != f"{_START}{head}{_MIDDLE}{body}}}":
         raise _not_a_line(where)

@@ -24,6 +24,7 @@ Count = Annotated[int, Field(ge=0, lt=2**63)]
 class StoredModel(BaseModel):
     """A stored value. It is frozen, and unknown fields are refused."""
 
+    # JSON has neither infinity nor NaN, and `canonical_json` refuses to write them.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 

@@ -72,6 +72,7 @@ class Storage:
     def names(self, folder: str) -> list[str]:
         """The names directly in a folder, sorted, without those that begin with a dot. Empty if there is no folder."""
         with _translated(self.url, folder):
+            # fsspec remembers listings, and another process may have written since.
             self._fs.invalidate_cache()
             try:
                 found = self._fs.ls(self._at(folder), detail=False)
@@ -104,6 +105,7 @@ class Storage:
             StoreError: it is missing, cannot be read, or has more than `most_bytes`.
         """
         with _translated(self.url, name):
+            # One byte more, to notice that there are more.
             content = self._part(name, 0, most_bytes + 1)
         if len(content) > most_bytes:
             raise StoreError(f"{self.url}: {name} has more than {most_bytes} bytes, so planner did not write it")
@@ -139,6 +141,7 @@ class Storage:
             if self.is_local:
                 with self._temporary(name, content) as temporary:
                     Path(temporary).replace(self._at(name))
+                    # Without this, a power cut can undo the rename.
                     sync_folder(Path(self._at(name)).parent)
             else:
                 self._fs.pipe_file(self._at(name), content)
@@ -368,6 +371,7 @@ def _translated(url: str, name: str) -> Iterator[None]:
     except PlannerError:
         raise
     except Exception as error:  # file systems are other packages' code and may raise anything
+        # On this machine, anything but an OSError is a mistake in planner.
         if "://" not in url and not isinstance(error, OSError):
             raise
         kind = StoreError if isinstance(error, _NOT_THERE) else Unreachable
