@@ -192,6 +192,7 @@ class _RowTokenizer:
         tokens = np.concatenate(kept) if kept else np.empty(0, np.int32)
         # The prompt's marks are all equal, so any of them may be dropped.
         kept_marks = np.concatenate([marks[: len(kept[0])], marks[len(prompt) :]])[: len(tokens)] if kept else marks[:0]
+        # From the second token on: the first one is never a label.
         if not kept_marks[1:].any():
             raise BadRow(self._gone(len(prompt)) if marks[1:].any() else "nothing in it is the assistant's")
         self._append((tokens,), len(prompt) + len(rest))

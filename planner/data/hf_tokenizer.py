@@ -96,6 +96,8 @@ class HfTokenizer:
             raise DataError(f"{where} is not a fast one (it has no tokenizer.json). Convert it first")
         if tokenizer.eos_token_id is None:
             raise DataError(f"{where} has no end-of-sequence token. Set eos_token in its tokenizer_config.json")
+        # Only a text shows whether the tokenizer begins it with a token: not every tokenizer has a setting that says
+        # so.
         with tokenizing(where):
             first = tokenizer("a")["input_ids"][:1]
         return cls(

@@ -255,6 +255,7 @@ def require_readable(folder: Path) -> None:
 
 def _require_layers(folder: Path, config: dict[str, Any]) -> None:
     for key in _LAYERS:
+        # `not <=`: NaN is no number of layers either.
         if isinstance(number := config.get(key), int | float) and not number <= _MOST_LAYERS:
             raise UserError(f"{folder / CONFIG}: {key} is above {_MOST_LAYERS}, and no model has so many layers")
 

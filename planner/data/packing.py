@@ -26,6 +26,7 @@ def pack(lengths: NDArray[np.int64], capacity: int) -> tuple[Indices, Indices]:
     rows_with: dict[int, list[int]] = {}
     free: list[int] = []
     num_rows = 0
+    # Stable, so that documents of equal length have the same order everywhere.
     for document in np.argsort(-lengths, kind="stable").tolist():
         length = int(lengths[document])
         at = bisect_left(free, length)

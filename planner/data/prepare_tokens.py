@@ -52,6 +52,7 @@ def prepare(
     if isinstance(source, TextData):
         for file in files:
             require_plain_text(file, head_of(file))
+    # Beside the output, since /tmp may be small, or in memory.
     with _all_or_nothing(output, files, sum(sizes)) as stream, tempfile.TemporaryFile(dir=output.parent) as starts:
         writer = _Writer(stream, starts)
         is_rows = isinstance(source, JsonlData)

@@ -113,6 +113,7 @@ def _load(place: Path) -> SampleSet | None:
             return None
         arrays = {name: SharedArray.opened(str(place / name), dtype) for name, dtype in facts["columns"].items()}
         if samples_digest("kept", *arrays.values()) == facts["digest"]:
+            # `_forget_old` goes by this time.
             os.utime(place)
             fields: dict[str, Any] = {**facts["fields"], **arrays, "notes": tuple(facts["fields"]["notes"])}
             return _CLASSES[facts["class"]](**fields)
@@ -138,6 +139,7 @@ def _store(made: SampleSet, place: Path) -> SampleSet:
                 mapped.array.tofile(stream)
         with open(part / "set.json", "w", encoding="utf-8", opener=opener) as text:
             json.dump(facts, text)
+        # A folder that is not empty cannot be renamed over.
         shutil.rmtree(place, ignore_errors=True)
         part.rename(place)
         _forget_old(place.parent)

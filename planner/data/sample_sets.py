@@ -35,6 +35,7 @@ class _SampleSet(ABC):
 
     def _part(self, number: int) -> Ids:
         """A writable copy of one part."""
+        # A copy: torch warns about memory that cannot be written, and the array is mapped to be read.
         part: Ids = self.tokens.array[_bounds(self.ends, number)].copy()
         return part
 

@@ -13,6 +13,7 @@ Ids = NDArray[np.int32]
 """token ids, labels or document numbers"""
 
 
+# Without `==`: arrays are compared element by element, so a comparison of two texts has no one answer.
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Text:
     """A sequence of inputs and labels. All arrays have shape `(n,)`, n >= 1."""
@@ -95,6 +96,7 @@ def check_sum_of(row: int, parts: tuple[bytes, ...]) -> int:
     """64 bits over a row's number and all parts of its sample. A step's checksum is their sum modulo 2^64."""
     digest = hashlib.blake2b(row.to_bytes(8, "little"), digest_size=8)
     for part in parts:
+        # With its length: otherwise bytes could move from one part to the next unnoticed.
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     return int.from_bytes(digest.digest(), "little")

@@ -46,6 +46,7 @@ class SharedArray:
         if self._array is None:
             self._file.flush()
             descriptor = self._file.fileno()
+            # An empty file cannot be mapped.
             if os.fstat(descriptor).st_size:
                 self._array = np.frombuffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), self._dtype)
             else:

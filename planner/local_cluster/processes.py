@@ -62,6 +62,7 @@ def kill_all(leader: int, deadline_s: float) -> set[int]:
     deadline = time.monotonic() + deadline_s
     if leader != os.getpid():
         _kill(leader)
+    # Again and again: a process may start another one before it is killed.
     while (living := members(leader)) and time.monotonic() < deadline:
         for pid in living:
             _kill(pid)

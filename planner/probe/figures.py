@@ -28,6 +28,7 @@ class Move:
     @property
     def gb_per_s(self) -> float:
         """10^9 bytes per second."""
+        # A clock may not move during a small transfer.
         return self.num_bytes / GB / max(self.seconds, 1e-9)
 
 

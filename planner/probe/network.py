@@ -33,6 +33,7 @@ class Receiver:
         class Server(socketserver.ThreadingTCPServer):
             address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
             daemon_threads = True
+            # A sender that hangs must not keep the probe from its end.
             block_on_close = False
 
             def handle_error(self, request: object, client_address: object) -> None:
@@ -68,6 +69,7 @@ def send(address: str, port: int, token: bytes, num_bytes: int) -> Move:
             connection.sendall(token + _HEADER.pack(part))
         with ThreadPoolExecutor(CONNECTIONS) as threads:
             began_s = time.perf_counter()
+            # `list`: errors of a map that nobody reads are lost.
             list(threads.map(lambda connection: _send(connection, part), connections))
             return Move(num_bytes=part * CONNECTIONS, seconds=time.perf_counter() - began_s)
     except OSError as error:
@@ -83,6 +85,7 @@ def _send(connection: socket.socket, num_bytes: int) -> None:
     while left:
         connection.sendall(piece[: min(left, _PIECE_BYTES)])
         left -= min(left, _PIECE_BYTES)
+    # The system takes bytes long before they are there. Only the other node's answer says that they are.
     if connection.recv(1) != b"+":
         raise ConnectionError("the other node closed the connection")
 
