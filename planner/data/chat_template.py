@@ -77,6 +77,7 @@ class ChatTemplate:
             raise BadRow(
                 "the assistant begins, and a chat template without {% generation %} does not show where its text starts"
             )
+        # With the beginning of the assistant's message first: that part is not what the assistant writes.
         for is_open in (True, False):
             text = self.text(messages, settings, is_open=is_open)
             if whole.startswith(text):

@@ -45,6 +45,7 @@ def resolve(path: str) -> tuple[Path, list[Path]]:
         raise DataError.of(
             "data.path", f"no file at {path!r}{place_text(path)}. Write a file, a folder, a glob or {STDLIB}"
         )
+    # A file system lists in any order, and rows are numbered in the order of their files.
     return root, sorted(files, key=lambda f: f.relative_to(root).as_posix())
 
 

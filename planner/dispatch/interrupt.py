@@ -90,6 +90,7 @@ class Interrupts:
         if now_s - before_s < _SAME_S:
             return
         self._ignores_sigint = False
+        # A full pipe has more signals in it than anybody needs.
         with suppress(BlockingIOError):
             os.write(self._written, _NO_LONGER_IGNORED)
         signal.raise_signal(signal.SIGINT)

@@ -191,9 +191,11 @@ class KeeperActors:
                 namespace=NAMESPACE,
                 lifetime="detached",
                 get_if_exists=True,
+                # It takes no place of a worker.
                 num_cpus=0,
                 # Ray would restart it empty, and nobody would hear that its copies are lost.
                 max_restarts=0,
+                # Its memory must be this node's, so it starts there or nowhere.
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
             )
             .remote(is_watched=True)

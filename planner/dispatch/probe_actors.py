@@ -86,6 +86,7 @@ class RayNodes:
         import ray
         from ray.exceptions import RayError
 
+        # All are told before any is waited for.
         for actor in self._actors:
             actor.stop.remote()
         left = []

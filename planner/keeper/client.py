@@ -166,6 +166,7 @@ class KeeperClient:
         """Let the keeper free all copies of earlier generations: workers' own and replicas."""
         with self._request({"do": "forget", "before_generation": before_generation}) as wire:
             wire.answer()
+        # A mapping would keep the memory that the keeper has freed.
         self._mapped = {key: mapped for key, mapped in self._mapped.items() if key.generation >= before_generation}
 
     def _connected(self) -> Wire:

@@ -117,6 +117,7 @@ class Keeper:
                 # Too many open files, or a client that left before it was accepted. Without a pause it would spin.
                 self._is_closed.wait(0.05)
                 continue
+            # Together under the lock: a connection that comes while the keeper closes is not forgotten.
             with self._lock:
                 is_welcome = len(self._connections) < MAX_CONNECTIONS and not self._is_closed.is_set()
                 if is_welcome:

@@ -68,6 +68,7 @@ def _launch(home: Path, health_checks: Mapping[str, str]) -> "SupervisorLink":
         stderr.close()
         raise
     finally:
+        # The child has its own. With ours open, the other end would never see the end of the pipe.
         os.close(commands_out)
         os.close(answers_in)
     return SupervisorLink(process, commands_in, answers_out, stderr, home)

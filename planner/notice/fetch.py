@@ -77,6 +77,7 @@ class Endpoint:
             raise Unreachable(str(error) or type(error).__name__) from error
         finally:
             connection.close()
+        # Without a length in its header, a body that was cut off looks like a whole one.
         if deadline.passed:
             raise Unreachable(f"no whole answer within {self.timeout_s:g} s")
         return answer

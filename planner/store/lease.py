@@ -87,6 +87,7 @@ class DriverLease:
         """The number if this driver holds it now, else 0: another driver has taken it or a higher one."""
         if not self._storage.create(lease_name(number), seal(self._me)):
             return 0
+        # Listed again: two drivers may each have made a number, if one listed before the other's was there.
         newest = max(_numbers(self._storage), default=0)
         with contextlib.suppress(StoreError):  # the holder of a higher number may delete them at the same time
             for older in _numbers(self._storage):

@@ -258,6 +258,7 @@ class RunFolder(Jobs, Claims):
         own = [name for name in names if int(name[13:]) == generation]
         outdated.difference_update(own[-1:])
         for name in self._checkpoints():
+            # Unfinished files of this generation are being written now.
             left_over = name not in names and int(name[13:]) < generation and not self._is_recorded(name)
             if name in outdated or left_over:
                 self.storage.delete(f"checkpoints/{name}")

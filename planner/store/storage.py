@@ -144,6 +144,7 @@ class Storage:
                     # Without this, a power cut can undo the rename.
                     sync_folder(Path(self._at(name)).parent)
             else:
+                # An object store shows an object only when it is complete.
                 self._fs.pipe_file(self._at(name), content)
 
     def create(self, name: str, content: bytes) -> bool:
@@ -308,6 +309,7 @@ class Storage:
             with open(temporary, "wb", opener=opener_within(root)) as stream:  # Path.open takes no opener
                 stream.write(content)
                 stream.flush()
+                # Before the rename: after a power cut, a new name must not have old or no content.
                 os.fsync(stream.fileno())
             yield str(temporary)
         finally:

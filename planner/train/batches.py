@@ -127,6 +127,7 @@ def collate(rows: Sequence[int], tokens: Sequence[TokenIds], position: int = 0) 
     """Pad rows on the right to the longest. A causal model never attends to the padding, which has no loss."""
     # `default=2`: a ghost has one token, the shortest input that passes through the model's collectives.
     longest = max((len(t) for t in tokens), default=2) - 1
+    # Any id will do for padding: it is looked up, and then no token attends to it.
     inputs = torch.zeros((max(len(rows), 1), longest), dtype=torch.int64)
     labels = torch.full_like(inputs, NO_LOSS)
     for i, t in enumerate(tokens):
@@ -182,5 +183,6 @@ class Loader:
         if self.is_coupled and rows:
             following = slot.stop % self.plan.global_batch
             rows += [int(row) for row in rows_at(following, following + 1)]
+        # Each micro-batch counts as progress, so that the controller takes no slow disk for a hang.
         progress_counter.count_work()
         return self.make_batch(self.dataset, rows, cursor + slot.start)

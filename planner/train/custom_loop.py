@@ -179,6 +179,7 @@ def train_own(generation: Generation) -> GenerationEnd:
     with closing(Run(generation)) as run:
         try:
             train(run)
+        # All workers raise these together. What else comes out of the function may be this worker's alone.
         except (PlannerError, MemoryLost):
             raise
         except BaseException as error:  # also SystemExit, and what asyncio and signals raise

@@ -143,6 +143,7 @@ def _greeted(keepers: Keepers) -> tuple[KeeperClient, KeeperClient] | None:
     if keepers.own is None:
         return None
     try:
+        # Entered by hand: they stay open until `close`.
         one, other = (KeeperClient(keepers.own, keepers.secret).__enter__() for _ in range(2))
     except KeeperError:
         _log.warning("the keeper of node %s does not answer", keepers.node, exc_info=True)

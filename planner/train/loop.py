@@ -186,10 +186,12 @@ class Loop:
 
             started_s = time.monotonic()
             self._meter.begin_step(batches)
+            # From here on, `step` and `cursor` are those after this step, as records and commits name them.
             step, cursor = step + 1, cursor + self._plan.global_batch
             # Before the gradients: the rows of the step after this one are read while this one computes.
             upcoming = prefetcher.start() if step < self._total_steps else None
             parts, check_sum, work = yield from self._gradients(step - 1, batches, totals)
+            # Only now: a user's loop that breaks off within a step has not done it.
             self._step = step
             samples = sum(len(batch.rows) for batch in batches)
             # The message carries the next step's counts, so it waits for the rows, also on a slow disk.

@@ -143,6 +143,7 @@ class MemoryCopies:
 
     def publish(self, held: Held, cursor: int, head: str) -> None:
         """Publish a copy in the background. `head` is that of the ledger on rank 0, empty if it cannot be written."""
+        # Without a head, rank 0's copy could not say to which steps of the ledger it belongs.
         if head or self._world.rank > 0:
             self.copies.publish(held, self._facts(held, cursor, head))
 

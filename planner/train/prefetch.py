@@ -22,6 +22,7 @@ class Prefetcher:
     def __init__(self, load: Load, cursors: range, *, processes: int, device: torch.device) -> None:
         self._steps = load_in_processes(load, cursors, processes) if processes else _here(load, cursors)
         self._is_pinned = device.type == "cuda"
+        # One thread: steps come in order, and a generator cannot be entered twice.
         self._thread = ThreadPoolExecutor(1, "planner-load", _choose(device) if self._is_pinned else None)
         self._last: Future[list[MicroBatch]] | None = None
 
@@ -36,6 +37,7 @@ class Prefetcher:
 
     def _next(self) -> list[MicroBatch]:
         batches = next(self._steps)
+        # On this thread, too: pinning copies, and the training thread need not wait for that.
         return [batch.pinned() for batch in batches] if self._is_pinned else batches
 
     def close(self) -> None:

@@ -97,6 +97,7 @@ class Saves:
             return
         if step > self._begun_step and (is_last or totals.commit > 0):
             self._landed(self._commits.begin(step, cursor, is_last=is_last))
+            # The copy that a commit is written from is published, too. The last commit is written without one.
             self._copying_step = self._copying_step if is_last else step
             self._held_step = self._begun_step = step
             self._pace.did_hold(step)
@@ -155,6 +156,7 @@ class Saves:
 
     def close(self) -> None:
         """Give up what is in flight. Any worker may call it alone."""
+        # Commits first: their thread reads from the copies.
         self._commits.close()
         self._memory.copies.close()
 

@@ -397,6 +397,7 @@ class KeepingGroup(NewProcessesGroup):
         is_clean = _all_done([place.actor.quiesce.remote(_UNWIND_S) for place in kept], _UNWIND_S + 5)
         for callback in self._callbacks:  # the torch backend's callback ends the process group in all workers
             callback.before_worker_group_shutdown(self)
+        # After the callbacks, in which all workers take part.
         end([place for place in self._places if place not in kept])
         is_clean = is_clean and _all_done([place.actor.forget.remote() for place in kept], _RESET_S)
         self._keep_sync_actor(is_clean=is_clean)

@@ -58,6 +58,8 @@ class HeldCopy:
             with torch.cuda.stream(self._stream):
                 for name, shard in shards.items():
                     if shard.is_cuda:
+                        # Where a buffer could not be page-locked, CUDA copies before this returns: slower, and right as
+                        # well.
                         self._buffers[name].copy_(shard, non_blocking=True)
                 self._copied = self._stream.record_event()
         return dict(self._buffers)

@@ -116,6 +116,7 @@ class FixedPointSums:
                     module.set_all_reduce_hook(module_sum.on_one_worker)
                 self._modules.append(module_sum)
         # 0 in `_known`: no exponents yet. The first step is done twice, the first time to learn the magnitudes.
+        # As tensors, because a checkpoint holds nothing else.
         self._exponents = torch.zeros(len(self._modules), dtype=torch.int64)
         self._known = torch.zeros(1, dtype=torch.int64)
 
@@ -161,6 +162,7 @@ class FixedPointSums:
     def _largest(self) -> tuple[float, ...]:
         # A module whose parameters are all frozen gets no gradient, so its value is still on the CPU.
         on_device = [module_sum.largest.to(self._world.device) for module_sum in self._modules]
+        # One wait for the device, for all modules together.
         largest = torch.stack(on_device).double().cpu()
         # Backends differ in a maximum with NaN, but not with infinity.
         largest = torch.nan_to_num(largest, nan=torch.inf, posinf=torch.inf)
@@ -240,6 +242,7 @@ class _ModuleSum(collectives.ReduceScatter):
         for part, quanta in zip(pieces(output), pieces(total), strict=True):
             # Through float64, whose range holds every sum times every power of two.
             part.copy_(quanta.double().mul_(2.0**-self._exponent))
+        # Freed: the optimizer's step needs the memory more than this, which has 8 bytes per parameter.
         self._sum = None
 
 

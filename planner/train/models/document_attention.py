@@ -60,6 +60,7 @@ def attend(
         mask: `(m, 1, T, T)` bool, true where a token may attend. The function gets any other mask as it is.
         tokens_dim: the dimension of the result that has the tokens.
     """
+    # Compiled code cannot loop over pieces, because their number depends on values.
     if mask is None or torch.compiler.is_compiling() or not _has_pieces(mask, heads[0]):
         return function(*heads, mask)
     rows = []

@@ -38,6 +38,7 @@ class FourBitLinear(nn.Module):
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         shape, device = (linear.out_features, row_bytes(linear.in_features)), linear.weight.device
+        # A parameter, not a buffer: FSDP shards and gathers nothing else.
         self.weight = nn.Parameter(torch.empty(shape, dtype=torch.uint8, device=device), requires_grad=False)
         self.bias = linear.bias
 

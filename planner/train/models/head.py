@@ -138,6 +138,7 @@ class _HeadGradient:
         if self._weight is not None and self._dtype == torch.float32:
             # In place: the product by itself would be another matrix of the head's size for each chunk.
             self._weight.addmm_(excess.T, states)
+        # `addmm_` takes one type only, and sums over chunks in bf16 would lose most of their bits.
         elif self._weight is not None:
             self._weight.add_(excess.T @ states)
         if self._bias is not None:

@@ -150,6 +150,7 @@ def build_on_meta(
 
     try:
         settings = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        # By default, transformers keeps the keys and values of every layer, for a generation that never comes.
         settings.use_cache = False
         try:
             hf = built(auto_attention if config.attention == "auto" else config.attention)

@@ -86,6 +86,7 @@ class KahnemanTversky:
         gains = self._config.desirable_weight * (1 - torch.sigmoid(beta * (ratios - baseline)))
         pains = self._config.undesirable_weight * (1 - torch.sigmoid(beta * (baseline - ratios)))
         rewards = beta * ratios.detach()
+        # `where`, not an index by a mask: a GPU would have to tell its host how many there are.
         nothing = torch.zeros_like(rewards)
         parts = [
             torch.where(desirable, gains, pains).sum() / max(totals[_SAMPLES], 1),

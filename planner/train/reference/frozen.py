@@ -75,5 +75,6 @@ def make_reference_model(job: Job, world: World) -> nn.Module:
             changes = {"path": other, "revision": None, "weights": "pretrained", "frozen": "fp32"}
             config = config.model_copy(update=changes)
     model = make_model(config, job.train, world).requires_grad_(requires_grad=False)
+    # So that the controller does not take a long pass of the reference for a hang.
     model.register_forward_pre_hook(progress_counter.count_work)
     return model
