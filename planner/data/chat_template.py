@@ -91,6 +91,7 @@ class ChatTemplate:
         from transformers.utils.chat_template_utils import render_jinja_template
 
         source = self._source(settings)
+        # `how` comes last: a row's own settings must not decide where its prompt ends.
         values = {**self.tokenizer.special_tokens_map, **settings, **how}
         try:
             texts, spans = render_jinja_template([list(messages)], chat_template=source, **values)

@@ -26,6 +26,7 @@ from planner.data.truncation import LengthLimits
 from planner.errors import DataError
 from planner.job import ChatData, FeedbackData, GptModel, HfModel, PairsData
 
+# The tokenizers library uses all cores for one batch.
 _ROWS_PER_BATCH = 1000
 
 

@@ -50,6 +50,7 @@ class RunFolder(Jobs, Claims):
         self.require_identity_of(self.commits())  # in this order, because a process makes run.json before it commits
         fresh = RunId(run_id=uuid.uuid4().hex, created_s=time.time())
         self.storage.create("run.json", seal(fresh))
+        # Read again, since another driver may have been first.
         return self.identity()
 
     def require_identity_of(self, names: Sequence[str]) -> None:

@@ -79,6 +79,7 @@ class Storage:
             except FileNotFoundError:
                 return []
         names = (str(path).rstrip("/").rsplit("/", 1)[-1] for path in found)
+        # Files with a dot are still being written (`_temporary`).
         return sorted(name for name in names if not name.startswith("."))
 
     def sizes_bytes(self, folder: str) -> dict[str, int]:

@@ -113,6 +113,7 @@ class Meter:
             sums=sums,
             largest=largest,
             works=(
+                # Two, because one cannot add and take the largest at once.
                 dist.all_reduce(sums, op=dist.ReduceOp.SUM, group=group, async_op=True),
                 dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group, async_op=True),
             ),

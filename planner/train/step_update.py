@@ -63,6 +63,7 @@ class Updater:
                 weights are unchanged.
         """
         lr = self._learning_rate(step)
+        # Also without clipping: it shows whether the gradient is finite, and is recorded.
         grad_norm = self._state.sums.norm()
         if not math.isfinite(grad_norm):
             # All workers have the same norm, so all of them are here when `_not_finite` gathers.

@@ -54,6 +54,7 @@ class World:
         Raises:
             PlannerError: on every worker, if any of them has no device to train on.
         """
+        # First of all: a worker without a device tells the others through it.
         object_group = dist.new_group(backend="gloo", timeout=timedelta(seconds=collectives_s))
         device = _agree(object_group, lambda: _shared_gpu(choose_device()))
         make_current(device)
@@ -118,6 +119,7 @@ class World:
         """Set the timeout of all collectives that begin from now on. gloo's raise an error, NCCL's end the process."""
         # A set: the mesh's group usually is the default one.
         for group in {dist.group.WORLD, self.mesh.get_group(), self.object_group}:
+            # torch has no public function for it.
             _set_pg_timeout(timedelta(seconds=seconds), group)
 
     def require_equal(self, what: str, value: str) -> None:

@@ -113,6 +113,7 @@ def _listens(node: names.NodeRow) -> bool:
 def cause(died: list[int], nodes: dict[int, str], errors: dict[int, Exception]) -> Event:
     """How the first worker failed: one that died, else one whose code raised, else the first that Ray names."""
     code = failed_code(errors)
+    # A worker that raised lives, and may only have met the death of another one.
     rank = died[0] if died else code[0] if code else next(iter(errors))
     node, error = nodes.get(rank), errors[rank]
     if died:
