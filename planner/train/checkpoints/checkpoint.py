@@ -141,14 +141,19 @@ def _create_optimizer_state(state: TrainState, saved: Mapping[str, Saved]) -> No
     Raises:
         StoreError: a saved tensor has another shape than its parameter.
     """
+    # A fused or capturable step reads its count on the device, others on the CPU: as in torch's `load_state_dict`
+    # (`_process_value_according_to_param_policy` in torch/optim/optimizer.py, torch 2.13), which needs a whole state.
+    groups = [group for group in state.optimizer.param_groups if group.get("fused") or group.get("capturable")]
+    counting_on_device = {shard for group in groups for shard in group["params"]}
     for name, (parameter, shard) in state.shards.items():
         prefix = f"{OPTIMIZER}/{name}/"
         for path in (path for path in saved if path.startswith(prefix)):
             size, dtype = saved[path].shape, saved[path].dtype
             if len(size) > 0 and size != parameter.shape:
                 raise StoreError(f"{path} has shape {tuple(size)} in the checkpoint, {tuple(parameter.shape)} here")
+            place = shard.device if shard in counting_on_device else torch.device("cpu")
             state.optimizer.state[shard][path.removeprefix(prefix)] = (
-                torch.zeros_like(shard, dtype=dtype) if len(size) > 0 else torch.zeros(size, dtype=dtype)
+                torch.zeros_like(shard, dtype=dtype) if len(size) > 0 else torch.zeros(size, dtype=dtype, device=place)
             )
 
 
