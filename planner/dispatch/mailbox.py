@@ -20,7 +20,6 @@ _messages: list[Event] = []
 
 PARKED = "planner_parked"
 """metric key of a report: this worker has committed everything, or copied it into memory, and waits"""
-_POLL_S = 0.2
 
 
 def end_request_key(launch_id: str) -> str:
@@ -143,8 +142,7 @@ def park() -> None:
     Raises:
         UnwindTraining: the process continues with the next generation.
     """
-    while not _release.wait(_POLL_S):
-        pass
+    _release.wait()
     raise UnwindTraining
 
 

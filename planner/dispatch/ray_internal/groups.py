@@ -37,7 +37,7 @@ from planner.dispatch.ray_internal.kept_worker import KeepingRayTrainWorker
 
 _log = logging.getLogger(__name__)
 
-# A parked thread unwinds within its poll of 0.2 s. The limit is for a `finally` that hangs.
+# A parked thread unwinds at once. The limit is for a `finally` that hangs.
 _UNWIND_S = 10.0
 _RESET_S = 30.0
 # Ray waits for a starting worker without a limit. It gives a worker's environment 10 min. The rest is imports and a
