@@ -88,6 +88,7 @@ def _lock(file: IO[str], waits: Callable[[], None]) -> None:
     began_s, reports = time.monotonic(), WaitReports(_SAID_AFTER_S)
     while (waited_s := time.monotonic() - began_s) < _LOCK_MOST_S:
         with contextlib.suppress(BlockingIOError):
+            # Not a lock that blocks: `waits` must be called meanwhile, and the wait has an end.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         if reports.due(waited_s):

@@ -169,6 +169,7 @@ class KeeperActors:
         """The nodes whose keeper is known to Ray, also those that another controller has made."""
         from ray.util import list_named_actors
 
+        # Otherwise Ray lists only this job's namespace, and keepers have one of their own.
         named = list_named_actors(all_namespaces=True)
         names = [actor["name"] for actor in named if actor["namespace"] == NAMESPACE]
         return [name.removeprefix(self._prefix) for name in names if name.startswith(self._prefix)]
@@ -190,6 +191,7 @@ class KeeperActors:
                 name=f"{self._prefix}{node}",
                 namespace=NAMESPACE,
                 lifetime="detached",
+                # Another controller may have made it.
                 get_if_exists=True,
                 # It takes no place of a worker.
                 num_cpus=0,

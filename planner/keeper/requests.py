@@ -49,6 +49,7 @@ def seal(desk: Desk, wire: Wire, request: Header) -> None:
     copy = copy_of(request.get("copy"))
     opened = desk.memory.opened(Table.OWN, copy.key)
     _require_fit(copy, opened)
+    # Outside the lock, which other requests need: `seal` refuses if the place was opened meanwhile.
     copy = with_digests(copy, opened.buffer.view, wire.say_working)
     desk.memory.seal(opened, copy)
     wire.send({"digests": [piece.digest for piece in copy.pieces]})
@@ -123,6 +124,7 @@ def receive(desk: Desk, wire: Wire, request: Header) -> None:
         wire.receive_into(opened.buffer.view)
     finally:
         desk.memory.end_receiving(opened)
+    # The sender's digests, taken before it sent: they also find what changed on the way.
     names = damaged(copy, opened.buffer.view, wire.say_working)
     desk.memory.require_unchanged(opened)
     _require_whole(copy, names)

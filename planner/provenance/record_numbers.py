@@ -32,6 +32,7 @@ class RecordNumbers:
         self._header, self._where = header, f"ledger of generation {header.generation}"
         self._size = header.identity.global_batch
         self._step, self._cursor = header.step, header.cursor
+        # -1: none yet. A commit or an evaluation may be of step 0.
         self._measured, self._committed = header.step, -1
         self._evaluated, self._has_begun = -1, False
         self._waiting: defaultdict[str, list[Manifest]] = defaultdict(list)

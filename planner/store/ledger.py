@@ -69,6 +69,8 @@ class LedgerWriter:
     def write(self, record: Record) -> None:
         """Add a record. A file system has it at once, an object store within seconds."""
         self._waiting.append(self._chain(record))
+        # Not synced: a killed process loses nothing, and what a power cut may take is synced before a manifest or a
+        # copy names it.
         if self._storage.is_local or self._clock() - self._flushed_s > _REMOTE_FLUSH_S:
             self.flush()
 

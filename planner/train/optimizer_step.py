@@ -80,6 +80,7 @@ class Step:
                 f"step {self.number}: step.backward got {len(loss_sums)} sums for {len(self.totals)} denominators. "
                 "Pass one sum for each"
             )
+        # Divided before the backward pass: gradients are then only added, over rounds and workers.
         parts = [value / max(total, 1) for value, total in zip(loss_sums, self.totals, strict=True)]
         self.backward_part(parts[0] if len(parts) == 1 else torch.stack(parts).sum())
 

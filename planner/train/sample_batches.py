@@ -202,6 +202,7 @@ _NOTHING = Text(inputs=np.zeros(1, np.int32), labels=np.full(1, NO_LOSS, np.int3
 
 def _padded(arrays: Sequence[Ids], fills: Sequence[int]) -> Tensor:
     """Stack n arrays of unequal lengths into `(n, T)` int64, each padded with its fill value."""
+    # int64: torch's cross entropy takes no int32 labels.
     padded = np.empty((len(arrays), max(len(array) for array in arrays)), np.int64)
     for row, array, fill in zip(padded, arrays, fills, strict=True):
         row[: len(array)] = array
