@@ -32,7 +32,7 @@ def worker_hooks(launch: Launch) -> Hooks:
         may_hold=mailbox.may_hold,
         keepers=partial(keepers_of, launch),
         collectives_s=partial(collectives_s, launch.launch_id),
-        messages=mailbox.messages,
+        events=mailbox.take_events,
     )
 
 

@@ -10,7 +10,7 @@ from message import Message
 from planner.base.user_errors import CodeError, UserCodeFailed
 from planner.dispatch import worker
 from planner.dispatch.keeper_census import Wanted
-from planner.dispatch.mailbox import PARKED, end_reply_key, post_note, request_stop, state_key, status_key, verdict_key
+from planner.dispatch.mailbox import PARKED, end_reply_key, post_event, request_stop, state_key, status_key, verdict_key
 from planner.elastic.controller import ElasticController
 from planner.elastic.mistakes import GaveUp
 from planner.elastic.node_requests import NodeRequests
@@ -435,7 +435,7 @@ def test_events_are_told_to_the_worker_that_writes_the_ledger(policy):
     policy._group = object()
     events = (Message(text="a note"), Waited(waited_s=40.0))
     policy._do(Act(events=events), SimpleNamespace(workers=workers))
-    assert told == [(post_note, event) for event in events]
+    assert told == [(post_event, event) for event in events]
 
 
 def test_why_a_hung_group_ends_the_run_is_published(policy, published, monkeypatch):

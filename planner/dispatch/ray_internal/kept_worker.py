@@ -72,7 +72,7 @@ class _WrappedTrainFunction:
         self._reference = reference
 
     def get(self) -> Callable[[], object]:
-        """The training function. It swallows `Released`, so that no traceback keeps the model alive."""
+        """The training function. It swallows `UnwindTraining`, so that no traceback keeps the model alive."""
         train = self._reference.get()
 
         def run() -> object:

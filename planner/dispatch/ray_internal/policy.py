@@ -466,7 +466,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         assert self._group is not None, "group_started was called"
         for event in act.events:
             # rank 0 writes the ledger
-            state.workers[0].actor.execute.remote(mailbox.post_note, event)
+            state.workers[0].actor.execute.remote(mailbox.post_event, event)
         if act.kind == "warm":
             self._group.warm(act.world_size)
         elif act.kind == "abandon_newcomers":
