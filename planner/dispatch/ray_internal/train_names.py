@@ -147,9 +147,6 @@ class ScalingPolicy(Protocol):
     def _get_num_workers_for_resource_request(self) -> int:
         """How many workers Ray asks for. Overridden."""
 
-    def _maybe_send_resource_request(self) -> None:
-        """Called by Ray's own decisions. Overridden."""
-
     def _send_resource_request(self) -> None:
         """Called at the start. Overridden."""
 

@@ -12,7 +12,8 @@ from ray.train.v2._internal.execution.controller import TrainController
 from planner.dispatch.keeper_census import Census
 from planner.dispatch.ray_internal import train_names as names
 from planner.dispatch.ray_internal.groups import GroupFactory
-from planner.dispatch.ray_internal.policy import NODE_ID_LABEL, Policy
+from planner.dispatch.ray_internal.observer import NODE_ID_LABEL
+from planner.dispatch.ray_internal.policy import Policy
 from planner.elastic.controller import ElasticController
 
 
