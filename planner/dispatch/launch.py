@@ -140,7 +140,7 @@ def train_on_ray(
                     trainer.fit()
                     break
                 except TrainingFailedError as error:
-                    text = _verdict(launch) or f"Ray gave up: {last_line(str(error))}"
+                    text = _published(launch, verdict_key) or f"Ray gave up: {last_line(str(error))}"
                     raise TrainingFailed(text) from error
                 except RayError as error:
                     _require_that_only_the_controller_died(error)
@@ -158,10 +158,10 @@ def train_on_ray(
         raise RunError(refusal)
 
 
-def _verdict(launch: Launch) -> str:
-    """Why the controller ended the run with an error. Empty if it did not, or the cluster does not answer."""
-    with suppress(Exception):
-        return kv_get(verdict_key(launch.launch_id))
+def _published(launch: Launch, key: Callable[[str], str]) -> str:
+    """What the controller has published under this key. Empty if it has not, or if the cluster does not answer."""
+    with suppress(Exception):  # Ray may be ending, and texts are only shown
+        return kv_get(key(launch.launch_id))
     return ""
 
 
@@ -172,10 +172,7 @@ def _durable_step(run: RunFolder) -> int:
 
 def state_of(launch: Launch) -> str:
     """The controller's status while no group trains, as a text. Empty if it is not known."""
-    try:
-        return kv_get(state_key(launch.launch_id))
-    except Exception:  # noqa: BLE001  # Ray may be ending, and the status is only shown
-        return ""
+    return _published(launch, state_key)
 
 
 def why_of(launch: Launch) -> str:
@@ -191,11 +188,10 @@ def held_step_of(launch: Launch) -> int:
 
 
 def _known_status(launch: Launch) -> RunStatus | None:
-    try:
-        text = status_of(launch)
-        return RunStatus.model_validate_json(text) if text else None
-    except Exception:  # noqa: BLE001  # Ray may be ending, and the status is only shown
-        return None
+    with suppress(Exception):  # it is only shown
+        if text := _published(launch, status_key):
+            return RunStatus.model_validate_json(text)
+    return None
 
 
 def status_of(launch: Launch) -> str:
@@ -240,6 +236,7 @@ def _trainer(
     """The trainer with a new controller. `reason` is why the last controller ended, None for the first."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig
 
+    from planner.dispatch.ray_internal.policy import Policy
     from planner.dispatch.ray_internal.trainer import ElasticTrainer
 
     launch, job, workers = worker.launch, worker.launch.job, worker.launch.job.workers
@@ -254,23 +251,26 @@ def _trainer(
         on_one_machine=embedded and worker.on_cpu,
     )
     cost = KEPT_PROCESSES if keep_processes else NEW_PROCESSES
-    return ElasticTrainer(
-        train_worker,
-        controller=_controller(launch, rules, cost, reason),
+    # The job asks for logical GPUs, even if a CPU stands in for them.
+    scaling = ScalingConfig(
+        num_workers=(wanted.least, wanted.most), use_gpu=workers.gpus > 0, resources_per_worker=taken
+    )
+    policy = Policy(
+        scaling,
+        _controller(launch, rules, cost, reason),
         run=launch.url,
         launch_id=launch.launch_id,
-        soften=interrupts.soften,
-        listen_to=listener.listen_to,
         warm_up=partial(warm_up, job),
         keep_processes=keep_processes,
         make_census=partial(census_of, launch),
+    )
+    return ElasticTrainer(
+        train_worker,
+        policy=policy,
+        soften=interrupts.soften,
+        listen_to=listener.listen_to,
         train_loop_config={"worker": worker},
-        # The job asks for logical GPUs, even if a CPU stands in for them.
-        scaling_config=ScalingConfig(
-            num_workers=(wanted.least, wanted.most),
-            use_gpu=workers.gpus > 0,
-            resources_per_worker=taken,
-        ),
+        scaling_config=scaling,
         run_config=RunConfig(
             # Each controller needs a new name: for an old one Ray would reload its own list of checkpoints.
             name=f"{job.name}-{launch.launch_id}-{number}",

@@ -29,14 +29,13 @@ _WORKERS_PER_S = 500
 class StatusPublisher:
     """The controller's side of `planner.store.run_status`."""
 
-    def __init__(self, launch_id: str) -> None:
-        self._launch_id = launch_id
+    def __init__(self, controller: ElasticController, launch_id: str) -> None:
+        self._controller, self._launch_id = controller, launch_id
         self._published_s = -math.inf
         self._last: RunStatus | None = None
 
     def publish(
         self,
-        controller: ElasticController,
         view: View,
         *,
         newcomers: Callable[[], Sequence[str]],
@@ -47,8 +46,7 @@ class StatusPublisher:
         """Publish the status if it has changed, at most once a second.
 
         Args:
-            controller: after it has decided on `view`.
-            view: what it saw.
+            view: what the controller has decided on.
             newcomers: returns the node of each newcomer, empty if it has no place yet.
             hosts: node -> name or address.
             why: what the controller does while no worker writes the ledger.
@@ -58,7 +56,7 @@ class StatusPublisher:
         if not at_once and passed_s < max(_LEAST_S, len(view.nodes) / _WORKERS_PER_S):
             return
         try:
-            status = self._status(controller, view, newcomers(), hosts, why)
+            status = self._status(view, newcomers(), hosts, why)
             if not at_once and passed_s < _REFRESH_S and self._is_known(status):
                 return
             kv_put(mailbox.status_key(self._launch_id), canonical(status))
@@ -72,15 +70,8 @@ class StatusPublisher:
             return False
         return self._last.model_copy(update={"time_s": status.time_s, "stop": status.stop}) == status
 
-    def _status(
-        self,
-        controller: ElasticController,
-        view: View,
-        newcomers: Sequence[str],
-        hosts: Mapping[str, str],
-        why: str,
-    ) -> RunStatus:
-        now_s, state = time.time(), controller.state
+    def _status(self, view: View, newcomers: Sequence[str], hosts: Mapping[str, str], why: str) -> RunStatus:
+        controller, now_s, state = self._controller, time.time(), self._controller.state
         decision, rules = controller.next_decision(view), state.known.rules
         due_s = now_s + decision.due_s - time.monotonic()
         return RunStatus(

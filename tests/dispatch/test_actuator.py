@@ -44,8 +44,7 @@ def make(published, done):  # noqa: ARG001
             plan_change=lambda *change: done.append(("change", *change)),
         )
         observer = SimpleNamespace(group=group, leaving={"b"}, census=None, places={}, **others)
-        reporter = Reporter(controller, "l")
-        return Actuator(controller, observer, reporter, None, launch_id="l", warm_up=lambda: None, keep_processes=True)
+        return Actuator(controller, observer, Reporter(controller, "l"), None)
 
     return make
 

@@ -171,7 +171,7 @@ def test_a_new_group_begins_without_what_the_last_one_left(observer):
     observer._parked.add(1)
     observer._worker_progress._counts[0] = 7
     assert observer.view(workers_on("ab")).progress == 7
-    observer.has_no_group()
+    observer.set_group(None)
     assert (observer.view().parked, observer.view().progress, observer.group) == (frozenset(), 0, None)
 
 

@@ -181,14 +181,14 @@ class TestPublishing:
         from planner.dispatch.live_status import StatusPublisher
 
         controller = elastic_controller(least=2, clock=lambda: store.now_s)
-        publisher = StatusPublisher("l")
+        publisher = StatusPublisher(controller, "l")
 
         def publish(*nodes, at_once=False, newcomers=list, draining=None, room=("a",)):
             if nodes and isinstance(controller.state, Idle):
                 controller.started(nodes)
             view = View(room=dict.fromkeys(room, 1), draining=draining or {}, nodes=nodes)
             controller.step(view)
-            publisher.publish(controller, view, newcomers=newcomers, hosts={"a": "one"}, why="", at_once=at_once)
+            publisher.publish(view, newcomers=newcomers, hosts={"a": "one"}, why="", at_once=at_once)
 
         return publish
 

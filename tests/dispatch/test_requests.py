@@ -136,9 +136,7 @@ def test_what_is_there_already_counts_as_taken(bound, present, most):
     noted = []
     controller = silent_controller(worth_asking=range(1, most + 1), note=noted.append)
     observer = SimpleNamespace(room={f"n{i}": 1 for i in range(present)}, num_bad=0)
-    actuator = Actuator(
-        controller, observer, None, Bounded(bound), launch_id="l", warm_up=lambda: None, keep_processes=True
-    )
+    actuator = Actuator(controller, observer, None, Bounded(bound))
     actuator.hear_autoscaler()  # before the first request
     for _ in range(30):
         actuator.request_nodes()

@@ -2,14 +2,14 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from planner.dispatch import mailbox
 from planner.dispatch.keeper_census import wanted
 from planner.dispatch.ray_internal.autoscaler import Autoscaler
 from planner.dispatch.ray_internal.diagnosis import whereabouts
 from planner.dispatch.ray_internal.group_names import Worker
-from planner.dispatch.ray_internal.groups import GroupFactory, NewProcessesGroup
+from planner.dispatch.ray_internal.groups import NewProcessesGroup
 from planner.dispatch.ray_internal.hand_over import remove_placement_groups
 from planner.dispatch.ray_internal.observer import Observer
 from planner.dispatch.ray_internal.reporter import Reporter
@@ -23,34 +23,20 @@ _log = logging.getLogger(__name__)
 
 
 class Actuator:
-    """Owns what passes between the groups of a launch, their placement groups, and the request for nodes."""
+    """Changes what the observer sees. It knows which numbers of nodes it has requested."""
 
     def __init__(
-        self,
-        controller: ElasticController,
-        observer: Observer,
-        reporter: Reporter,
-        autoscaler: Autoscaler,
-        *,
-        launch_id: str,
-        warm_up: Callable[[], None],
-        keep_processes: bool,
+        self, controller: ElasticController, observer: Observer, reporter: Reporter, autoscaler: Autoscaler
     ) -> None:
         self._controller, self._observer = controller, observer
         self._reporter, self._autoscaler = reporter, autoscaler
         self._node_requests = NodeRequests(time.monotonic)
-        self.groups = GroupFactory(
-            listener=observer,
-            places_name=f"planner-{launch_id}-",
-            warm_up=warm_up,
-            keeps_processes=keep_processes,
-        )
 
-    def clear_up(self) -> None:
-        """Give back what an earlier driver or controller of this run has left: its request and its placement groups."""
+    def clear_up(self, places_name: str) -> None:
+        """Cancel the request of an earlier driver, and remove the placement groups of an earlier controller."""
         self._autoscaler.cancel_earlier()
         try:
-            remove_placement_groups(self.groups.places_name)
+            remove_placement_groups(places_name)
         except Exception:  # noqa: BLE001  # the run goes on with fewer places
             _log.warning("the places of an earlier controller could not be removed", exc_info=True)
 

@@ -156,11 +156,8 @@ class Observer:
                 if report.metrics.get("is_last"):
                     self._reporter.tell_driver_of_stop(self._controller.last_step)
 
-    def has_no_group(self) -> None:
-        """Record that no group runs."""
-        self._begin(None)
-
-    def _begin(self, group: NewProcessesGroup | None) -> None:
+    def set_group(self, group: NewProcessesGroup | None) -> None:
+        """Record which group runs, without what is known of the last one. None: no group."""
         self.group, self._worker_progress = group, WorkerProgress()
         self._parked.clear()
 
@@ -168,7 +165,7 @@ class Observer:
 
     def started(self, group: NewProcessesGroup) -> None:
         """Record that a group trains."""
-        self._begin(group)
+        self.set_group(group)
         if self.census is not None:
             self.census.mark_start()
         nodes = tuple(worker.metadata.node_id for worker in group.get_workers())

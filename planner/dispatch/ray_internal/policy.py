@@ -56,33 +56,38 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         keep_processes: bool,
         make_census: Callable[[], Census | None],
     ) -> None:
+        """A policy for one controller.
+
+        Args:
+            scaling_config: Ray's, with the resources of a worker.
+            controller: decides when to resize.
+            run: URL of the run's folder.
+            launch_id: id of the launch.
+            warm_up: called in newcomers while the group still trains.
+            keep_processes: whether surviving workers keep their processes at a resize.
+            make_census: called in the controller's process. Returns what looks after the launch's keepers.
+        """
         super().__init__(scaling_config)
         self._controller, self._make_census = controller, make_census
         self._autoscaler = Autoscaler(scaling_config, run)
         self._reporter = Reporter(controller, launch_id)
         self._observer = Observer(controller, self._reporter, self._autoscaler, launch_id)
-        self._actuator = Actuator(
-            controller,
-            self._observer,
-            self._reporter,
-            self._autoscaler,
-            launch_id=launch_id,
+        self.groups = GroupFactory(
+            listener=self._observer,
+            places_name=f"planner-{launch_id}-",
             warm_up=warm_up,
-            keep_processes=keep_processes,
+            keeps_processes=keep_processes,
         )
-
-    @property
-    def groups(self) -> GroupFactory:
-        """What Ray's controller creates groups with."""
-        return self._actuator.groups
+        """what Ray's controller creates groups with"""
+        self._actuator = Actuator(controller, self._observer, self._reporter, self._autoscaler)
 
     def after_controller_start(self, train_run_context: TrainRunContext) -> None:
         """Prepare the launch."""
         # Start the heartbeat first: if the calls below hang, it stops after a while and the driver notices.
-        self._reporter.start_heartbeat()
+        self._reporter.heartbeat.start()
         # How long Ray waits for the processes of a group to leave it before it kills them.
         os.environ.setdefault("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "5")
-        self._actuator.clear_up()
+        self._actuator.clear_up(self.groups.places_name)
         super().after_controller_start(train_run_context)
         self._autoscaler.remember()
         self._observer.census = self._make_census()
@@ -98,8 +103,8 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
 
     def make_decision_for_non_running_worker_group(self) -> NoopDecision | ResizeDecision:
         """Start a group, or wait for nodes."""
-        self._reporter.turned()
-        self._observer.has_no_group()
+        self._reporter.heartbeat.turned()
+        self._observer.set_group(None)
         self._actuator.request_nodes()
         if self._observer.look() and (act := self._act_without_group()).kind == "resize":
             return self._get_resize_decision(act.world_size)
@@ -124,7 +129,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         self, worker_group_state: WorkerGroupState, worker_group_status: PollStatus
     ) -> NoopDecision | ResizeDecision:
         """Keep the group, prepare a change, or make it."""
-        self._reporter.turned()
+        self._reporter.heartbeat.turned()
         self._actuator.request_nodes()
         self._observer.hear(worker_group_status)
         if self._observer.is_due(worker_group_state.num_workers) and self._observer.look():

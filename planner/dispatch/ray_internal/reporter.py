@@ -33,26 +33,16 @@ class Reporter:
         self._told: tuple[Event, ...] = ()
         self._loading: tuple[Event, ...] = ()
         self._tells_of_stop = False
-        self._publisher = StatusPublisher(launch_id)
-        self._heartbeat: HeartbeatSender | None = None
+        self._publisher = StatusPublisher(controller, launch_id)
+        self.heartbeat = HeartbeatSender(partial(kv_put, mailbox.heartbeat_key(launch_id)))
 
     # -- the driver
-
-    def start_heartbeat(self) -> None:
-        """Begin to tell the driver that this process works."""
-        self._heartbeat = HeartbeatSender(partial(kv_put, mailbox.heartbeat_key(self._launch_id)))
-        self._heartbeat.start()
-
-    def turned(self) -> None:
-        """Record that Ray's loop has started another iteration."""
-        if self._heartbeat is not None:
-            self._heartbeat.turned()
 
     def tell_driver(self, *events: Event) -> None:
         """Publish the status for the driver's terminal: while no group runs, no worker writes the ledger."""
         if events and events != self._told:
             self._told, self._tells_of_stop = events, False
-            self._show(text_of_all(events))
+            self._try_to_put(mailbox.state_key, text_of_all(events))
 
     def tell_driver_of_stop(self, event: Event | None) -> None:
         """Publish what the group waits for. The live status has it with the time that is left."""
@@ -79,7 +69,7 @@ class Reporter:
         """Clear the status if it is still that of the group's start. A later one, such as a stop, stays."""
         if self._loading and self._told == self._loading:
             self._told = self._loading = ()
-            self._show("")
+            self._try_to_put(mailbox.state_key, "")
 
     def ended(self) -> None:
         """Reply to the driver that it may end the run. Without the reply it would wait, so an error is raised."""
@@ -111,7 +101,6 @@ class Reporter:
         if act.kind in {"warm", "abandon_newcomers"} and group is not None:
             view = replace(view, newcomers=group.newcomers())
         self._publisher.publish(
-            self._controller,
             view,
             newcomers=group.newcomer_nodes if group is not None else list,
             hosts=hosts,
@@ -136,9 +125,6 @@ class Reporter:
     def tell_next_group(self, first_s: float) -> None:
         """Publish for how many seconds the first collectives of the group that starts now may wait."""
         self._try_to_put(mailbox.collectives_key, f"{first_s:.3f}")  # otherwise, it begins with the usual timeout
-
-    def _show(self, text: str) -> None:
-        self._try_to_put(mailbox.state_key, text)
 
     def _try_to_put(self, key: Callable[[str], str], text: str) -> None:
         """Publish what the run can do without."""
