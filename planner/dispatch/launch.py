@@ -19,13 +19,14 @@ from planner.dispatch.controller_heartbeat import HeartbeatMonitor
 from planner.dispatch.interrupt import Interrupts
 from planner.dispatch.keeper_census import census_of
 from planner.dispatch.keepers import ending_keepers
-from planner.dispatch.mailbox import heartbeat_key, state_key, status_key, verdict_key
+from planner.dispatch.live_status import live_status, published
+from planner.dispatch.mailbox import heartbeat_key, refusal_key, state_key, status_key, verdict_key
 from planner.dispatch.ray_files import FOLDER, ray_storage
 from planner.dispatch.ray_internal import kv_get, kv_put
 from planner.dispatch.ray_internal.loopback import loopback_torch_config
 from planner.dispatch.resources import alive_nodes, gpus_for_several, taken_by_a_worker
 from planner.dispatch.warmup import warm_up
-from planner.dispatch.worker import MakeHooks, WorkerConfig, train_worker, worker_hooks, worker_refusal_key
+from planner.dispatch.worker import MakeHooks, WorkerConfig, train_worker, worker_hooks
 from planner.elastic.controller import ElasticController
 from planner.elastic.history import NO_COMMIT, LastCommit
 from planner.elastic.states import Rules
@@ -38,7 +39,6 @@ from planner.provenance.identity import recorded_plan
 from planner.store.commit_names import commit_of
 from planner.store.earlier_generations import last_commit_cost, last_steps
 from planner.store.run_folder import RunFolder
-from planner.store.run_status import RunStatus
 from planner.store.storage import Storage
 from planner.train.setup import Launch
 from planner.wording.event_text import text_of
@@ -140,7 +140,7 @@ def train_on_ray(
                     trainer.fit()
                     break
                 except TrainingFailedError as error:
-                    text = _published(launch, verdict_key) or f"Ray gave up: {last_line(str(error))}"
+                    text = published(launch.launch_id, verdict_key) or f"Ray gave up: {last_line(str(error))}"
                     raise TrainingFailed(text) from error
                 except RayError as error:
                     _require_that_only_the_controller_died(error)
@@ -154,15 +154,8 @@ def train_on_ray(
             reason = ControllerReplaced(reason=listener.verdict or ControllerDied())
             say(text_of(reason))
 
-    if refusal := kv_get(worker_refusal_key(launch.launch_id)):
+    if refusal := kv_get(refusal_key(launch.launch_id)):
         raise RunError(refusal)
-
-
-def _published(launch: Launch, key: Callable[[str], str]) -> str:
-    """What the controller has published under this key. Empty if it has not, or if the cluster does not answer."""
-    with suppress(Exception):  # Ray may be ending, and texts are only shown
-        return kv_get(key(launch.launch_id))
-    return ""
 
 
 def _durable_step(run: RunFolder) -> int:
@@ -172,26 +165,19 @@ def _durable_step(run: RunFolder) -> int:
 
 def state_of(launch: Launch) -> str:
     """The controller's status while no group trains, as a text. Empty if it is not known."""
-    return _published(launch, state_key)
+    return published(launch.launch_id, state_key)
 
 
 def why_of(launch: Launch) -> str:
     """What `state_of` says, with the time that is left now, by the controller's live status. Empty if not known."""
-    status = _known_status(launch)
+    status = live_status(launch.launch_id)
     return status.why if status else ""
 
 
 def held_step_of(launch: Launch) -> int:
     """The newest step that is in memory or durable, by the controller's live status. 0 if it is not known."""
-    status = _known_status(launch)
+    status = live_status(launch.launch_id)
     return status.held_step if status else 0
-
-
-def _known_status(launch: Launch) -> RunStatus | None:
-    with suppress(Exception):  # it is only shown
-        if text := _published(launch, status_key):
-            return RunStatus.model_validate_json(text)
-    return None
 
 
 def status_of(launch: Launch) -> str:

@@ -1,20 +1,21 @@
-"""Publishes what the controller sees and decides in the cluster's key-value store, for the driver and `planner watch`.
+"""What the controller sees and decides, in the cluster's key-value store, for the driver and `planner watch`.
 
-It is advisory: a failure here is logged and never reaches the controller.
+It is advisory: a failure here never reaches the controller or the driver.
 """
 
 import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from planner.dispatch import mailbox
-from planner.dispatch.ray_internal import kv_put
+from planner.dispatch.ray_internal import kv_get, kv_put
 from planner.elastic.controller import ElasticController
 from planner.elastic.next_decision import worker_states
 from planner.elastic.view import View
 from planner.store.records import canonical
-from planner.store.run_status import ControllerState, NodeStatus, RunStatus, WorkerStatus
+from planner.store.run_status import NodeStatus, RunStatus, WorkerStatus
 from planner.wording.event_text import text_of, text_of_all
 
 _log = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ class StatusPublisher:
         return RunStatus(
             launch=self._launch_id,
             time_s=now_s,
-            state=_name(controller),
+            state=type(state).__name__,  # type: ignore[arg-type]  # checked when it is built
             why=why,
             next=text_of_all(decision.events),
             # Rounded, because an unchanged time must not look like a change.
@@ -98,9 +99,19 @@ class StatusPublisher:
         )
 
 
-def _name(controller: ElasticController) -> ControllerState:
-    name: ControllerState = type(controller.state).__name__  # type: ignore[assignment]  # checked when it is built
-    return name
+def published(launch_id: str, key: Callable[[str], str]) -> str:
+    """What the controller has published under this key. Empty if it has not, or if the cluster does not answer."""
+    with suppress(Exception):  # Ray may be ending, and texts are only shown
+        return kv_get(key(launch_id))
+    return ""
+
+
+def live_status(launch_id: str) -> RunStatus | None:
+    """The controller's live status, None if it is not known."""
+    with suppress(Exception):  # it is only shown
+        if text := published(launch_id, mailbox.status_key):
+            return RunStatus.model_validate_json(text)
+    return None
 
 
 def _nodes(view: View, hosts: Mapping[str, str], now_s: float) -> tuple[NodeStatus, ...]:

@@ -32,6 +32,8 @@ end_request_key = _key("end")
 """under which the driver of a launch requests the end of the run"""
 end_reply_key = _key("ended")
 """under which the controller replies that all workers have committed, or that none has to"""
+refusal_key = _key("refusal")
+"""under which the workers publish why they refuse to continue"""
 verdict_key = _key("verdict")
 """under which the controller publishes why it ends the run with an error"""
 state_key = _key("state")

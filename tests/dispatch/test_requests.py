@@ -59,31 +59,49 @@ def test_a_request_that_was_made_is_known_where_the_state_cannot_be_read(monkeyp
     monkeypatch.setattr(autoscalers, "_status", gcs.status)
     monkeypatch.setattr(autoscalers, "_LOOK_S", 0.0)
     monkeypatch.setattr(autoscalers, "build_train_resource_request", lambda *_: ([], []))
-    monkeypatch.setattr(autoscalers.ray, "get", lambda *_, **__: None)
+    requests = []
+    monkeypatch.setattr(autoscalers.ray, "get", lambda *_, **__: requests.append(autoscaler.asked))
     autoscaler = connected(autoscalers)
     for num_workers in (16, 8):
         gcs.autoscaler_looks()
         gcs.answers = answers
-        autoscaler.ask(num_workers)
-        assert autoscaler.asked == num_workers
-        assert not autoscaler.is_due
+        for _ in range(2):
+            autoscaler.ask(num_workers)
+            assert autoscaler.asked == num_workers
         assert autoscaler.verdict() == ""
         gcs.answers = True
         assert autoscaler.verdict() == ""
         gcs.autoscaler_looks()
         assert autoscaler.verdict() == "rejected"
+    assert requests == [0, 16]
 
 
 def test_a_request_that_failed_is_made_again(monkeypatch, autoscalers):
+    failures = []
+
     def fail(*_, **__):
+        failures.append("no answer")
         raise ConnectionError
 
     monkeypatch.setattr(autoscalers, "build_train_resource_request", lambda *_: ([], []))
     monkeypatch.setattr(autoscalers.ray, "get", fail)
     autoscaler = connected(autoscalers)
-    autoscaler.ask(16)
-    assert autoscaler.asked == 0
-    assert autoscaler.is_due
+    for _ in range(2):
+        autoscaler.ask(16)
+        assert autoscaler.asked == 0
+    assert len(failures) == 2
+
+
+def test_a_request_is_repeated_before_it_expires(monkeypatch, autoscalers):
+    """After 20 s, and it expires after 180 s."""
+    requests, now = [], [0.0]
+    monkeypatch.setattr(autoscalers, "build_train_resource_request", lambda *_: ([], []))
+    monkeypatch.setattr(autoscalers, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(autoscalers.ray, "get", lambda *_, **__: requests.append(now[0]))
+    autoscaler = connected(autoscalers)
+    for now[0] in (0.0, 20.0, 20.5, 40.0, 41.0):
+        autoscaler.ask(16)
+    assert requests == [0.0, 20.5, 41.0]
 
 
 def test_a_node_has_room_for_parts_of_a_cpu(monkeypatch, autoscalers):
@@ -118,7 +136,7 @@ class Bounded:
     """An autoscaler that accepts up to `bound` workers."""
 
     def __init__(self, bound):
-        self.asked, self.is_due, self.shortage = 0, False, None
+        self.asked, self.shortage = 0, None
         self._bound = bound
 
     def ask(self, num_workers):

@@ -9,7 +9,6 @@ from planner.dispatch.keeper_census import wanted
 from planner.dispatch.ray_internal.autoscaler import Autoscaler
 from planner.dispatch.ray_internal.diagnosis import whereabouts
 from planner.dispatch.ray_internal.group_names import Worker
-from planner.dispatch.ray_internal.groups import NewProcessesGroup
 from planner.dispatch.ray_internal.hand_over import remove_placement_groups
 from planner.dispatch.ray_internal.observer import Observer
 from planner.dispatch.ray_internal.reporter import Reporter
@@ -51,10 +50,8 @@ class Actuator:
         return self._node_requests.count([count + num_bad for count in self._controller.worth_asking])
 
     def request_nodes(self) -> None:
-        """Request again if the number changed, and every 20 s: a request expires after 180 s."""
-        num_workers = self.num_requested()
-        if num_workers != self._autoscaler.asked or self._autoscaler.is_due:
-            self._autoscaler.ask(num_workers)
+        """Request as many workers as are useful now. Call it often: it repeats a request that would expire."""
+        self._autoscaler.ask(self.num_requested())
 
     def hear_autoscaler(self) -> None:
         """Note whether the autoscaler accepts the request. Asks it only while places are missing."""
@@ -97,10 +94,7 @@ class Actuator:
             self._reporter.tell_driver(*act.events)  # workers that have parked write no ledger
             self._reporter.ended()
         elif act.kind == "resize":
-            self._prepare_end(group, act, workers)
-
-    def _prepare_end(self, group: NewProcessesGroup, act: Act, workers: Sequence[Worker]) -> None:
-        if not act.planned:
-            self._controller.note(whereabouts(workers))
-        group.plan_change(act.world_size if act.planned else 0, self._observer.leaving)
-        self._reporter.tell_driver(*self._controller.events, Starts(size=act.world_size, how="after_stop"))
+            if not act.planned:
+                self._controller.note(whereabouts(workers))
+            group.plan_change(act.world_size if act.planned else 0, self._observer.leaving)
+            self._reporter.tell_driver(*self._controller.events, Starts(size=act.world_size, how="after_stop"))

@@ -80,16 +80,14 @@ class Autoscaler:
         taken = self._scaling_config._resources_per_worker_not_none
         return {node: workers_on_node(found, taken) for node, found in reserved.items()}
 
-    @property
-    def is_due(self) -> bool:
-        """Whether the request must be repeated."""
-        return time.monotonic() - self._asked_s > _AGAIN_S
-
     def ask(self, num_workers: int) -> None:
-        """Request `num_workers` in all. Unlike Ray's own request, it also shows free places that were not requested.
+        """Request `num_workers` in all, if the number changed, and every 20 s: a request expires after 180 s.
 
-        A failure is logged, and the caller tries again soon.
+        Unlike Ray's own request, it also shows free places that were not requested. A failure is logged. The caller
+        tries again soon.
         """
+        if num_workers == self.asked and time.monotonic() - self._asked_s <= _AGAIN_S:
+            return
         bundles, selectors = build_train_resource_request(self._scaling_config, num_workers)
         try:
             ray.get(

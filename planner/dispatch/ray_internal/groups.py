@@ -109,8 +109,14 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
             WorkerGroupStartupFailedError: a worker died, or the start took too long. Ray tries again.
             WorkerGroupStartupTimeoutError: not all workers got a place in time. Ray tries again.
         """
-        with _report_start_failures(self._listener, self._num_placed):
+        try:
             self._start()
+        except WorkerGroupStartupFailedError as error:
+            self._listener.start_failed(error)
+            raise
+        except WorkerGroupStartupTimeoutError as error:
+            self._listener.unplaced(self._num_placed(error.num_workers), error.num_workers)
+            raise
 
     def _num_placed(self, asked: int) -> int:
         """How many workers got a place. Ray places all or none and does not count, so this is an upper bound."""
@@ -176,19 +182,6 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
 
     def plan_change(self, world_size: int, leaving: set[str]) -> None:
         """Nothing to do: all processes end."""
-
-
-@contextmanager
-def _report_start_failures(listener: Listener, num_placed: Callable[[int], int]) -> Iterator[None]:
-    """Report failures of a start: workers that died, or places that were not available in time."""
-    try:
-        yield
-    except WorkerGroupStartupFailedError as error:
-        listener.start_failed(error)
-        raise
-    except WorkerGroupStartupTimeoutError as error:
-        listener.unplaced(num_placed(error.num_workers), error.num_workers)
-        raise
 
 
 @contextmanager
