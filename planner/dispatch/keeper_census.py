@@ -1,6 +1,6 @@
 """Which nodes have a keeper: a thread in the controller's process makes them, asks how they are, and ends them.
 
-The policy says which nodes need one (`Wanted`) and never waits for this thread.
+The policy's actuator says which nodes need one (`Wanted`) and never waits for this thread.
 """
 
 import logging
@@ -102,7 +102,7 @@ class Census:
         self._published: Published | None = None
         self._changed, self._ended = threading.Event(), threading.Event()
 
-    # -- called by the policy
+    # -- called in the controller's own thread
 
     def start(self) -> None:
         """Start the thread."""

@@ -21,6 +21,8 @@ from planner.store.run_status import RunStatus
 
 pytestmark = pytest.mark.usefixtures("ray_environment")
 
+LOADING = Starts(size=2, how="loading")
+
 
 @pytest.fixture
 def published(monkeypatch):
@@ -47,7 +49,7 @@ def reporter(controller):
 def test_a_group_that_steps_is_no_longer_loading(reporter, published):
     """Each group anew."""
     for _ in range(2):
-        reporter.loads(2)
+        reporter.tell_driver(LOADING)
         assert published[state_key("l")] == "2 workers started, loading"
         reporter.stepped()
         assert published[state_key("l")] == ""
@@ -55,7 +57,7 @@ def test_a_group_that_steps_is_no_longer_loading(reporter, published):
 
 def test_what_was_said_since_the_start_stays(reporter, published):
     """A group that is to stop before its first step was heard of."""
-    reporter.loads(2)
+    reporter.tell_driver(LOADING)
     reporter.tell_driver(Message(text="all workers stop"))
     reporter.stepped()
     assert published[state_key("l")] == "all workers stop"
@@ -135,7 +137,7 @@ def test_only_the_reply_to_the_driver_may_fail(reporter, monkeypatch):
         raise ConnectionError
 
     monkeypatch.setattr(reporters, "kv_put", fail)
-    reporter.loads(2)
+    reporter.tell_driver(LOADING)
     reporter.stepped()
     reporter.tell_next_group(9.0)
     with pytest.raises(ConnectionError):

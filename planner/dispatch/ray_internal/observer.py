@@ -20,6 +20,7 @@ from planner.dispatch.ray_internal.worker_progress import WorkerProgress
 from planner.elastic.controller import ElasticController
 from planner.elastic.view import View
 from planner.events.failures import StartFailed
+from planner.events.outlook import Starts
 
 _log = logging.getLogger(__name__)
 
@@ -170,7 +171,7 @@ class Observer:
             self.census.mark_start()
         nodes = tuple(worker.metadata.node_id for worker in group.get_workers())
         self._controller.started(nodes)
-        self._reporter.loads(len(nodes))
+        self._reporter.tell_driver(Starts(size=len(nodes), how="loading"))
 
     def failed(self, group: NewProcessesGroup, errors: dict[int, Exception]) -> None:
         """Record that workers of the group failed.

@@ -29,9 +29,8 @@ class Reporter:
 
     def __init__(self, controller: ElasticController, launch_id: str) -> None:
         self._controller, self._launch_id = controller, launch_id
-        # What the driver's terminal shows, and what it showed when the group started.
+        # What the driver's terminal shows.
         self._told: tuple[Event, ...] = ()
-        self._loading: tuple[Event, ...] = ()
         self._tells_of_stop = False
         self._publisher = StatusPublisher(controller, launch_id)
         self.heartbeat = HeartbeatSender(partial(kv_put, mailbox.heartbeat_key(launch_id)))
@@ -60,16 +59,12 @@ class Reporter:
         else:
             self.tell_driver(*act.events, *(() if shortage is None else (shortage,)))
 
-    def loads(self, size: int) -> None:
-        """Tell the driver that the workers of a group have started."""
-        self._loading = (Starts(size=size, how="loading"),)
-        self.tell_driver(*self._loading)
-
     def stepped(self) -> None:
         """Clear the status if it is still that of the group's start. A later one, such as a stop, stays."""
-        if self._loading and self._told == self._loading:
-            self._told = self._loading = ()
-            self._try_to_put(mailbox.state_key, "")
+        match self._told:
+            case (Starts(how="loading"),):
+                self._told = ()
+                self._try_to_put(mailbox.state_key, "")
 
     def ended(self) -> None:
         """Reply to the driver that it may end the run. Without the reply it would wait, so an error is raised."""

@@ -171,9 +171,6 @@ class Controller(Protocol):
 class Trainer(Protocol):
     """Starts the controller. We subclass it. Without it, Ray's policy decides, and Ctrl-C loses steps."""
 
-    scaling_config: ScalingConfig
-    """handed to our policy"""
-
     def _initialize_and_run_controller(self, **controller_init_kwargs: object) -> object:
         """Start the controller and wait for it. Overridden, for our controller and our policy."""
 
