@@ -10,9 +10,11 @@
     controller.py:690   make_decision_for_running_worker_group       after each poll without errors. If it decides on a
                                                                      size, Ray ends the group (line 560), and starts the
                                                                      next one from line 456
+    controller.py:522   before_controller_shutdown                   once. Ray's own, which cancels our request
 
 Lines are those of Ray 2.60 in ray/train/v2/_internal/execution (`controller/` and `scaling_policy/`). All of this runs
-in the controller's process, in one thread, next to the worker group. Each decision is made in one way:
+in the controller's process, in the thread of its loop. The heartbeat and the census have their own. Each decision is
+made in one way:
 
     Ray -> observer (what is seen) -> `ElasticController.step` (what to do) -> actuator (do it) -> Ray
                                                                                reporter (tell it)
