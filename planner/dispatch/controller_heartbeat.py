@@ -31,7 +31,10 @@ _LOOK_MOST_S = 15.0
 
 
 class HeartbeatSender:
-    """The controller's side: a thread that beats as long as the controller's loop makes progress."""
+    """The controller's side: a thread that beats as long as the controller's loop makes progress.
+
+    The driver may make it, and pickle it for the controller's process.
+    """
 
     def __init__(self, beat: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._beat, self._clock = beat, clock
@@ -39,6 +42,7 @@ class HeartbeatSender:
 
     def start(self) -> None:
         """Start the thread. It beats until the process ends."""
+        self.turned()
         threading.Thread(target=self._run, name="planner-heartbeat", daemon=True).start()
 
     def turned(self) -> None:

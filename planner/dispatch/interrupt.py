@@ -14,9 +14,9 @@ from typing import Any, Self
 
 from planner.base.text import duration
 from planner.base.wait_reports import WaitReports
-from planner.dispatch.mailbox import end_reply_key, end_request_key, status_key
+from planner.dispatch.live_status import live_status
+from planner.dispatch.mailbox import end_reply_key, end_request_key
 from planner.dispatch.ray_internal import kv_get, kv_put
-from planner.store.run_status import RunStatus
 
 # In the wakeup pipe, after the numbers of the signals that were ignored. No signal has this number.
 _NO_LONGER_IGNORED = b"\0"
@@ -171,11 +171,8 @@ class Interrupts:
 
     def _wait_text(self) -> str:
         """What the stop waits for, with the usual time if the controller has published it."""
-        with suppress(Exception):  # it is only shown, and must not keep the run from stopping
-            status = kv_get(status_key(self._launch_id))
-            if status and (text := RunStatus.model_validate_json(status).stop):
-                return text
-        return "all workers finish their step, then it becomes durable"
+        status = live_status(self._launch_id)
+        return (status and status.stop) or "all workers finish their step, then it becomes durable"
 
     def _insist(self, heard: int) -> None:
         """Answer a second interrupt, and repeat an early SIGINT if Ray Train does not end in time.

@@ -1,6 +1,6 @@
 """Which nodes have a keeper: a thread in the controller's process makes them, asks how they are, and ends them.
 
-The policy says which nodes need one (`Wanted`) and never waits for this thread.
+The policy's actuator says which nodes need one (`Wanted`) and never waits for this thread.
 """
 
 import logging
@@ -9,11 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from planner.base.text import last_line
-from planner.dispatch.keepers import KeeperActors, NodePlace, Published, has_keepers, is_closed, publish
+from planner.dispatch.keepers import KeeperActors, NodePlace, Published, has_keepers
 from planner.elastic.states import Ending, Running, State
 from planner.elastic.view import View
 from planner.keeper.addresses import Address
@@ -59,28 +58,6 @@ def wanted(state: State, view: View) -> Wanted:
     return Wanted(nodes=frozenset(view.nodes) | places, leaving=leaving)
 
 
-class Actors(Protocol):
-    """What the census needs of `planner.dispatch.keepers.KeeperActors`."""
-
-    def find(self) -> list[str]:
-        """The nodes whose keeper is known to Ray."""
-
-    def open(self, node: str, place: NodePlace) -> Any:
-        """Start the node's keeper if it has none. Returns a reference to its `Address`."""
-
-    def ping(self, node: str) -> Any:
-        """A reference that is there when the node's keeper has answered."""
-
-    def answers(self, asked: Mapping[str, Any], wait_s: float) -> dict[str, Any]:
-        """Node -> answer or error, of the references that are there within `wait_s`."""
-
-    def is_gone(self, error: Exception) -> bool:
-        """Whether an error of a keeper says that it has ended."""
-
-    def end(self, node: str) -> None:
-        """End the node's keeper."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Kept:
     """One keeper, as this controller knows it."""
@@ -97,23 +74,9 @@ class _Kept:
 class Census:
     """The keepers of a launch. `order`, `mark_start` and `can_hold` return at once. `turn` is called by a thread."""
 
-    def __init__(
-        self,
-        actors: Actors,
-        publish: Callable[[Published], None],
-        *,
-        is_closed: Callable[[], bool] = lambda: False,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Begin without keepers. `start` begins the thread.
-
-        Args:
-            actors: makes and asks keepers.
-            publish: tells the workers which keepers there are. Called when that changes.
-            is_closed: whether the launch has ended, so that no keeper may start.
-            clock: seconds, never going back.
-        """
-        self._actors, self._publish, self._is_closed, self._clock = actors, publish, is_closed, clock
+    def __init__(self, actors: KeeperActors, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin without keepers. `start` begins the thread. `clock`: seconds, never going back."""
+        self._actors, self._clock = actors, clock
         self._lock = threading.Lock()
         self._wanted = Wanted()
         self._places: Mapping[str, NodePlace] = {}
@@ -125,7 +88,7 @@ class Census:
         self._published: Published | None = None
         self._changed, self._ended = threading.Event(), threading.Event()
 
-    # -- called by the policy
+    # -- called in the controller's own thread
 
     def start(self) -> None:
         """Start the thread."""
@@ -204,7 +167,7 @@ class Census:
             for node in sorted(wanted.nodes - wanted.leaving)
             if node in places and node not in kept and self._failed_s.get(node, -math.inf) <= ready_s
         ]
-        return nodes if nodes and not self._is_closed() else []
+        return nodes if nodes and not self._actors.is_closed() else []
 
     def _ask(self, node: str, each: _Kept, place: NodePlace) -> _Kept:
         """The keeper with a question that is under way."""
@@ -251,7 +214,7 @@ class Census:
             starting=tuple(sorted(node for node, each in kept.items() if each.address is None)),
         )
         if now != self._published:
-            self._publish(now)
+            self._actors.publish(now)
             self._published = now
 
 
@@ -259,7 +222,6 @@ def census_of(launch: Launch) -> Census | None:
     """The census of a launch's keepers, with a thread that runs. None if the launch keeps nothing in memory."""
     if not has_keepers(launch):
         return None
-    actors = KeeperActors(launch.launch_id, launch.keeper_secret)
-    census = Census(actors, partial(publish, launch.launch_id), is_closed=partial(is_closed, launch.launch_id))
+    census = Census(KeeperActors(launch.launch_id, launch.keeper_secret))
     census.start()
     return census

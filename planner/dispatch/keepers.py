@@ -93,20 +93,6 @@ def _published(launch_id: str, ends_s: float) -> Published:
             return Published.of_text(text)
 
 
-def publish(launch_id: str, keepers: Published) -> None:
-    """Tell the workers of the launch which keepers there are.
-
-    Raises:
-        Exception: the key-value store does not answer.
-    """
-    kv_put(keepers_key(launch_id), keepers.as_text())
-
-
-def is_closed(launch_id: str) -> bool:
-    """Whether the driver has ended the launch's keepers, so that none is started any more."""
-    return kv_get(keepers_key(launch_id)) == _CLOSED
-
-
 @contextlib.contextmanager
 def ending_keepers(launch: Launch) -> Iterator[None]:
     """On exit, ends all keepers of the launch. For the driver. It takes some seconds at most, and raises nothing."""
@@ -159,11 +145,22 @@ def places(nodes: Iterable[Mapping[str, Any]]) -> dict[str, NodePlace]:
 
 
 class KeeperActors:
-    """The actors of a launch, by node. No method waits for an actor. All may wait for Ray's head."""
+    """The actors of a launch, by node, and what its workers know of them. No method waits for an actor.
+
+    All may wait for Ray's head, and raise an error if it does not answer.
+    """
 
     def __init__(self, launch_id: str, secret: str) -> None:
         self._launch_id, self._secret = launch_id, secret
         self._prefix = f"planner-keeper-{launch_id}-"
+
+    def publish(self, keepers: Published) -> None:
+        """Tell the workers of the launch which keepers there are."""
+        kv_put(keepers_key(self._launch_id), keepers.as_text())
+
+    def is_closed(self) -> bool:
+        """Whether the driver has ended the launch's keepers, so that none is started any more."""
+        return kv_get(keepers_key(self._launch_id)) == _CLOSED
 
     def find(self) -> list[str]:
         """The nodes whose keeper is known to Ray, also those that another controller has made."""

@@ -19,13 +19,14 @@ from planner.dispatch.controller_heartbeat import HeartbeatMonitor
 from planner.dispatch.interrupt import Interrupts
 from planner.dispatch.keeper_census import census_of
 from planner.dispatch.keepers import ending_keepers
-from planner.dispatch.mailbox import heartbeat_key, state_key, status_key, verdict_key
+from planner.dispatch.live_status import live_status, published
+from planner.dispatch.mailbox import heartbeat_key, refusal_key, state_key, status_key, verdict_key
 from planner.dispatch.ray_files import FOLDER, ray_storage
 from planner.dispatch.ray_internal import kv_get, kv_put
 from planner.dispatch.ray_internal.loopback import loopback_torch_config
 from planner.dispatch.resources import alive_nodes, gpus_for_several, taken_by_a_worker
 from planner.dispatch.warmup import warm_up
-from planner.dispatch.worker import MakeHooks, WorkerConfig, train_worker, worker_hooks, worker_refusal_key
+from planner.dispatch.worker import MakeHooks, WorkerConfig, train_worker, worker_hooks
 from planner.elastic.controller import ElasticController
 from planner.elastic.history import NO_COMMIT, LastCommit
 from planner.elastic.states import Rules
@@ -38,7 +39,6 @@ from planner.provenance.identity import recorded_plan
 from planner.store.commit_names import commit_of
 from planner.store.earlier_generations import last_commit_cost, last_steps
 from planner.store.run_folder import RunFolder
-from planner.store.run_status import RunStatus
 from planner.store.storage import Storage
 from planner.train.setup import Launch
 from planner.wording.event_text import text_of
@@ -140,7 +140,7 @@ def train_on_ray(
                     trainer.fit()
                     break
                 except TrainingFailedError as error:
-                    text = _verdict(launch) or f"Ray gave up: {last_line(str(error))}"
+                    text = published(launch.launch_id, verdict_key) or f"Ray gave up: {last_line(str(error))}"
                     raise TrainingFailed(text) from error
                 except RayError as error:
                     _require_that_only_the_controller_died(error)
@@ -154,15 +154,8 @@ def train_on_ray(
             reason = ControllerReplaced(reason=listener.verdict or ControllerDied())
             say(text_of(reason))
 
-    if refusal := kv_get(worker_refusal_key(launch.launch_id)):
+    if refusal := kv_get(refusal_key(launch.launch_id)):
         raise RunError(refusal)
-
-
-def _verdict(launch: Launch) -> str:
-    """Why the controller ended the run with an error. Empty if it did not, or the cluster does not answer."""
-    with suppress(Exception):
-        return kv_get(verdict_key(launch.launch_id))
-    return ""
 
 
 def _durable_step(run: RunFolder) -> int:
@@ -172,30 +165,19 @@ def _durable_step(run: RunFolder) -> int:
 
 def state_of(launch: Launch) -> str:
     """The controller's status while no group trains, as a text. Empty if it is not known."""
-    try:
-        return kv_get(state_key(launch.launch_id))
-    except Exception:  # noqa: BLE001  # Ray may be ending, and the status is only shown
-        return ""
+    return published(launch.launch_id, state_key)
 
 
 def why_of(launch: Launch) -> str:
     """What `state_of` says, with the time that is left now, by the controller's live status. Empty if not known."""
-    status = _known_status(launch)
+    status = live_status(launch.launch_id)
     return status.why if status else ""
 
 
 def held_step_of(launch: Launch) -> int:
     """The newest step that is in memory or durable, by the controller's live status. 0 if it is not known."""
-    status = _known_status(launch)
+    status = live_status(launch.launch_id)
     return status.held_step if status else 0
-
-
-def _known_status(launch: Launch) -> RunStatus | None:
-    try:
-        text = status_of(launch)
-        return RunStatus.model_validate_json(text) if text else None
-    except Exception:  # noqa: BLE001  # Ray may be ending, and the status is only shown
-        return None
 
 
 def status_of(launch: Launch) -> str:
@@ -242,6 +224,7 @@ def _trainer(
     """The trainer with a new controller. `reason` is why the last controller ended, None for the first."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig
 
+    from planner.dispatch.ray_internal.policy import Policy
     from planner.dispatch.ray_internal.trainer import ElasticTrainer
 
     launch, job, workers = worker.launch, worker.launch.job, worker.launch.job.workers
@@ -256,23 +239,26 @@ def _trainer(
         on_one_machine=embedded and worker.on_cpu,
     )
     cost = KEPT_PROCESSES if keep_processes else NEW_PROCESSES
-    return ElasticTrainer(
-        train_worker,
-        controller=_controller(launch, rules, cost, reason),
+    # The job asks for logical GPUs, even if a CPU stands in for them.
+    scaling = ScalingConfig(
+        num_workers=(wanted.least, wanted.most), use_gpu=workers.gpus > 0, resources_per_worker=taken
+    )
+    policy = Policy(
+        scaling,
+        _controller(launch, rules, cost, reason),
         run=launch.url,
         launch_id=launch.launch_id,
-        soften=interrupts.soften,
-        listen_to=listener.listen_to,
         warm_up=partial(warm_up, job),
         keep_processes=keep_processes,
         make_census=partial(census_of, launch),
+    )
+    return ElasticTrainer(
+        train_worker,
+        policy=policy,
+        soften=interrupts.soften,
+        listen_to=listener.listen_to,
         train_loop_config={"worker": worker},
-        # The job asks for logical GPUs, even if a CPU stands in for them.
-        scaling_config=ScalingConfig(
-            num_workers=(wanted.least, wanted.most),
-            use_gpu=workers.gpus > 0,
-            resources_per_worker=taken,
-        ),
+        scaling_config=scaling,
         run_config=RunConfig(
             # Each controller needs a new name: for an old one Ray would reload its own list of checkpoints.
             name=f"{job.name}-{launch.launch_id}-{number}",

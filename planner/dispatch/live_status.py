@@ -1,20 +1,21 @@
-"""Publishes what the controller sees and decides in the cluster's key-value store, for the driver and `planner watch`.
+"""What the controller sees and decides, in the cluster's key-value store, for the driver and `planner watch`.
 
-It is advisory: a failure here is logged and never reaches the controller.
+It is advisory: a failure here never reaches the controller or the driver.
 """
 
 import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from planner.dispatch import mailbox
-from planner.dispatch.ray_internal import kv_put
+from planner.dispatch.ray_internal import kv_get, kv_put
 from planner.elastic.controller import ElasticController
 from planner.elastic.next_decision import worker_states
 from planner.elastic.view import View
 from planner.store.records import canonical
-from planner.store.run_status import ControllerState, NodeStatus, RunStatus, WorkerStatus
+from planner.store.run_status import NodeStatus, RunStatus, WorkerStatus
 from planner.wording.event_text import text_of, text_of_all
 
 _log = logging.getLogger(__name__)
@@ -29,14 +30,13 @@ _WORKERS_PER_S = 500
 class StatusPublisher:
     """The controller's side of `planner.store.run_status`."""
 
-    def __init__(self, launch_id: str) -> None:
-        self._launch_id = launch_id
+    def __init__(self, controller: ElasticController, launch_id: str) -> None:
+        self._controller, self._launch_id = controller, launch_id
         self._published_s = -math.inf
         self._last: RunStatus | None = None
 
     def publish(
         self,
-        controller: ElasticController,
         view: View,
         *,
         newcomers: Callable[[], Sequence[str]],
@@ -47,8 +47,7 @@ class StatusPublisher:
         """Publish the status if it has changed, at most once a second.
 
         Args:
-            controller: after it has decided on `view`.
-            view: what it saw.
+            view: what the controller has decided on.
             newcomers: returns the node of each newcomer, empty if it has no place yet.
             hosts: node -> name or address.
             why: what the controller does while no worker writes the ledger.
@@ -58,7 +57,7 @@ class StatusPublisher:
         if not at_once and passed_s < max(_LEAST_S, len(view.nodes) / _WORKERS_PER_S):
             return
         try:
-            status = self._status(controller, view, newcomers(), hosts, why)
+            status = self._status(view, newcomers(), hosts, why)
             if not at_once and passed_s < _REFRESH_S and self._is_known(status):
                 return
             kv_put(mailbox.status_key(self._launch_id), canonical(status))
@@ -72,21 +71,14 @@ class StatusPublisher:
             return False
         return self._last.model_copy(update={"time_s": status.time_s, "stop": status.stop}) == status
 
-    def _status(
-        self,
-        controller: ElasticController,
-        view: View,
-        newcomers: Sequence[str],
-        hosts: Mapping[str, str],
-        why: str,
-    ) -> RunStatus:
-        now_s, state = time.time(), controller.state
+    def _status(self, view: View, newcomers: Sequence[str], hosts: Mapping[str, str], why: str) -> RunStatus:
+        controller, now_s, state = self._controller, time.time(), self._controller.state
         decision, rules = controller.next_decision(view), state.known.rules
         due_s = now_s + decision.due_s - time.monotonic()
         return RunStatus(
             launch=self._launch_id,
             time_s=now_s,
-            state=_name(controller),
+            state=type(state).__name__,  # type: ignore[arg-type]  # checked when it is built
             why=why,
             next=text_of_all(decision.events),
             # Rounded, because an unchanged time must not look like a change.
@@ -107,9 +99,19 @@ class StatusPublisher:
         )
 
 
-def _name(controller: ElasticController) -> ControllerState:
-    name: ControllerState = type(controller.state).__name__  # type: ignore[assignment]  # checked when it is built
-    return name
+def published(launch_id: str, key: Callable[[str], str]) -> str:
+    """What the controller has published under this key. Empty if it has not, or if the cluster does not answer."""
+    with suppress(Exception):  # Ray may be ending, and texts are only shown
+        return kv_get(key(launch_id))
+    return ""
+
+
+def live_status(launch_id: str) -> RunStatus | None:
+    """The controller's live status, None if it is not known."""
+    with suppress(Exception):  # it is only shown
+        if text := published(launch_id, mailbox.status_key):
+            return RunStatus.model_validate_json(text)
+    return None
 
 
 def _nodes(view: View, hosts: Mapping[str, str], now_s: float) -> tuple[NodeStatus, ...]:

@@ -6,7 +6,7 @@ has its own thread. The driver and the controller exchange messages in the clust
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -16,50 +16,35 @@ _stop = threading.Event()
 _must_commit = threading.Event()
 _release = threading.Event()
 _lock = threading.Lock()
-_messages: list[Event] = []
+_events: list[Event] = []
 
 PARKED = "planner_parked"
 """metric key of a report: this worker has committed everything, or copied it into memory, and waits"""
 
 
-def end_request_key(launch_id: str) -> str:
-    """Key under which the driver of a launch requests the end of the run."""
-    return f"end-{launch_id}"
+def _key(topic: str) -> Callable[[str], str]:
+    """A function: id of a launch -> its key for this topic in the cluster's key-value store."""
+    return lambda launch_id: f"{topic}-{launch_id}"
 
 
-def end_reply_key(launch_id: str) -> str:
-    """Key under which the controller replies that all workers have committed, or that none has to."""
-    return f"ended-{launch_id}"
-
-
-def verdict_key(launch_id: str) -> str:
-    """Key under which the controller publishes why it ends the run with an error."""
-    return f"verdict-{launch_id}"
-
-
-def state_key(launch_id: str) -> str:
-    """Key under which the controller publishes its status while no group trains."""
-    return f"state-{launch_id}"
-
-
-def status_key(launch_id: str) -> str:
-    """Key under which the controller publishes its live status (`planner.store.run_status`), as JSON."""
-    return f"status-{launch_id}"
-
-
-def keepers_key(launch_id: str) -> str:
-    """Key under which the controller publishes where the keepers of the launch are (`planner.dispatch.keepers`)."""
-    return f"keepers-{launch_id}"
-
-
-def collectives_key(launch_id: str) -> str:
-    """Key under which the controller publishes for how many seconds the next group's first collectives may wait."""
-    return f"collectives-{launch_id}"
-
-
-def heartbeat_key(launch_id: str) -> str:
-    """Key under which the controller publishes its heartbeat (`planner.dispatch.controller_heartbeat`)."""
-    return f"heartbeat-{launch_id}"
+end_request_key = _key("end")
+"""under which the driver of a launch requests the end of the run"""
+end_reply_key = _key("ended")
+"""under which the controller replies that all workers have committed, or that none has to"""
+refusal_key = _key("refusal")
+"""under which the workers publish why they refuse to continue"""
+verdict_key = _key("verdict")
+"""under which the controller publishes why it ends the run with an error"""
+state_key = _key("state")
+"""under which the controller publishes its status while no group trains"""
+status_key = _key("status")
+"""under which the controller publishes its live status (`planner.store.run_status`), as JSON"""
+keepers_key = _key("keepers")
+"""under which the controller publishes where the keepers of the launch are (`planner.dispatch.keepers`)"""
+collectives_key = _key("collectives")
+"""under which the controller publishes for how many seconds the next group's first collectives may wait"""
+heartbeat_key = _key("heartbeat")
+"""under which the controller publishes its heartbeat (`planner.dispatch.controller_heartbeat`)"""
 
 
 class UnwindTraining(BaseException):
@@ -87,17 +72,17 @@ def may_hold() -> bool:
     return not _must_commit.is_set()
 
 
-def post_note(event: Event) -> None:
+def post_event(event: Event) -> None:
     """Queue an event for the run's ledger."""
     with _lock:
-        _messages.append(event)
+        _events.append(event)
 
 
-def messages() -> list[Event]:
-    """The events queued since the last call, oldest first."""
+def take_events() -> list[Event]:
+    """Take out the events that are queued, oldest first."""
     with _lock:
-        found = _messages.copy()
-        _messages.clear()
+        found = _events.copy()
+        _events.clear()
     return found
 
 
@@ -152,8 +137,8 @@ def release() -> None:
 
 
 def reset() -> None:
-    """Clear stop requests, releases and notes of the last generation."""
+    """Clear stop requests, releases and events of the last generation."""
     _stop.clear()
     _must_commit.clear()
     _release.clear()
-    messages()
+    take_events()

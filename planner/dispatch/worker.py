@@ -32,7 +32,7 @@ def worker_hooks(launch: Launch) -> Hooks:
         may_hold=mailbox.may_hold,
         keepers=partial(keepers_of, launch),
         collectives_s=partial(collectives_s, launch.launch_id),
-        messages=mailbox.messages,
+        events=mailbox.take_events,
     )
 
 
@@ -74,7 +74,7 @@ def train_worker(config: dict[str, Any]) -> None:
         # All workers have the same error, so one tells it.
         if ray.train.get_context().get_world_rank() == 0:
             _keep(worker.launch, str(error), error.code_traceback)
-            kv_put(worker_refusal_key(worker.launch.launch_id), str(error))
+            kv_put(mailbox.refusal_key(worker.launch.launch_id), str(error))
         return
     except UserCodeFailed as failed:
         if failed.origin != "peers":  # the failure that matters is another worker's
@@ -91,11 +91,6 @@ def _keep(launch: Launch, text: str, code_traceback: str) -> None:
     """Keep an error of the user's code in the run. Nothing without a traceback: the error is not theirs."""
     if code_traceback:
         keep_failure(Storage(launch.url), CodeFailure.now(launch.launch_id, text, code_traceback))
-
-
-def worker_refusal_key(launch_id: str) -> str:
-    """Key under which the workers of a launch publish why they refuse to continue."""
-    return f"refusal-{launch_id}"
 
 
 def _device(worker: WorkerConfig) -> Any:

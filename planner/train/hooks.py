@@ -39,7 +39,7 @@ class Hooks:
     collectives_s: Callable[[], float] = lambda: 0.0
     """called on every worker at the begin of a generation. Seconds that collectives must wait at least, until the
     generation has measured its own steps. 0: not known"""
-    messages: Callable[[], Sequence[Event]] = lambda: ()
+    events: Callable[[], Sequence[Event]] = lambda: ()
     """called on every worker after every step. The returned events go into the ledger"""
     begin: Callable[["nn.Module"], None] = lambda _model: None
     """called on every worker with the sharded model, before the generation's first forward pass"""

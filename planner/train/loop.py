@@ -268,7 +268,7 @@ class Loop:
         record = self._records.record(evidence, totals, step, cursor, is_last=is_last)
         times = self._saves.times(step, totals, is_last=is_last)
         self._collective_timeout.did_step(record.seconds, times.commit_s, self._eval_s)
-        for event in (*self._hooks.messages(), *self._saves.did_step(record.seconds)):
+        for event in (*self._hooks.events(), *self._saves.did_step(record.seconds)):
             self._journal.note(event)
         if totals.report or is_last:
             self._records.report(record, times, eval_s=self._eval_s, is_last=is_last)

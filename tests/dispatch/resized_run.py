@@ -228,7 +228,8 @@ def _look_again(seen):
 
     found = []
     actors = KeeperActors(seen.launch.launch_id, seen.launch.keeper_secret)
-    census = Census(actors, found.append)
+    actors.publish = found.append  # the run's own controller tells the workers
+    census = Census(actors)
     census.order(Wanted(nodes=frozenset(seen.nodes)), places(ray.nodes()))
     wait_for(lambda: census.turn() or len(found[-1].addresses) == len(seen.nodes))
     census.mark_start()

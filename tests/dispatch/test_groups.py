@@ -50,24 +50,22 @@ class Ray:
 
 
 class Owner:
-    """What a group needs of its policy."""
-
-    places_name = "planner-test-"
+    """Who hears of the groups of one controller, and makes them."""
 
     def __init__(self, groups):
-        self.hand_over = groups.HandOver()
-        self.warm_up = lambda: None
-        self.groups = groups.GroupFactory(self, keeps_processes=True)
-        self.started, self.failures = [], []
+        self.groups = groups.GroupFactory(
+            listener=self, places_name="planner-test-", warm_up=lambda: None, keeps_processes=True
+        )
+        self.hand_over = self.groups.hand_over
 
     def label_selector(self, _num_workers):
         return None
 
-    def group_started(self, group):
-        self.started.append(group)
+    def started(self, group):
+        pass
 
     def start_failed(self, error):
-        self.failures.append(error)
+        pass
 
     def new_group(self, num_workers):
         """Ray's controller starts a group."""
@@ -166,19 +164,15 @@ def test_workers_on_silent_nodes_are_ended_before_the_others(groups):
     assert [actor.killed for actor in actors_of(group)] == [False, True, False]
 
 
-def test_each_controller_finds_the_factory_of_its_own_policy(monkeypatch):
-    """Two controllers of one process do not share it."""
-    from planner.dispatch.ray_internal import policy as policies
+def test_each_controller_finds_the_factory_of_its_own_policy():
+    """Two controllers of one process share neither it nor what one group leaves to the next."""
+    from planner.dispatch.ray_internal.policy import Policy
     from planner.dispatch.ray_internal.trainer import PolicyTrainController
 
-    monkeypatch.setattr(policies, "kv_put", lambda *_: None)
-    monkeypatch.setattr(policies, "kv_get", lambda _key: "")
-    monkeypatch.setattr(policies, "remove_placement_groups", lambda _name: None)
-    monkeypatch.setattr(policies, "HeartbeatSender", lambda _put: SimpleNamespace(start=lambda: None))
-    monkeypatch.setattr(policies.ElasticScalingPolicy, "after_controller_start", lambda *_: None)
-    controllers = []
+    factories = []
     for _ in range(2):
-        policy = policies.Policy(
+        controller = object.__new__(PolicyTrainController)
+        controller._scaling_policy = Policy(
             SimpleNamespace(_resources_per_worker_not_none={}),
             SimpleNamespace(),
             run="r",
@@ -187,15 +181,11 @@ def test_each_controller_finds_the_factory_of_its_own_policy(monkeypatch):
             keep_processes=True,
             make_census=lambda: None,
         )
-        policy._requester_id = "us"
-        controllers.append(controller := object.__new__(PolicyTrainController))
-        controller._scaling_policy = policy
-    for controller in controllers:
-        controller._scaling_policy.after_controller_start(None)
-    first, second = (controller.worker_group_cls for controller in controllers)
-    assert first.owner is controllers[0]._scaling_policy
-    assert second.owner is controllers[1]._scaling_policy
-    assert first.owner.hand_over is not second.owner.hand_over
+        assert controller.worker_group_cls is controller.worker_group_cls
+        factories.append(controller.worker_group_cls)
+    first, second = factories
+    assert first.listener is not second.listener
+    assert first.hand_over is not second.hand_over
 
 
 def test_the_synchronisation_actor_is_kept_without_touching_rays_module(groups, monkeypatch, sync_actors):

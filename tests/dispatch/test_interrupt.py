@@ -47,6 +47,7 @@ def mailbox(monkeypatch):
     """The cluster's key-value store, as a dictionary: here, a controller that publishes what a stop waits for."""
     content = {}
     monkeypatch.setattr("planner.dispatch.interrupt.kv_get", lambda key: content.get(key, ""))
+    monkeypatch.setattr("planner.dispatch.live_status.kv_get", lambda key: content.get(key, ""))
     monkeypatch.setattr("planner.dispatch.interrupt.kv_put", content.__setitem__)
     return content
 

@@ -28,7 +28,9 @@ def address(node, port=1):
 class Actors:
     """Keepers that answer when the test says so."""
 
-    def __init__(self, *there):
+    def __init__(self, *there, is_closed=lambda: False):
+        self.is_closed, self.published = is_closed, []
+        self.publish = self.published.append
         self.there, self.port = dict.fromkeys(there, 1), 1
         self.silent, self.broken, self.unreached = set(), set(), set()
         self.opened, self.ended = [], []
@@ -64,9 +66,8 @@ def made():
     """(census, its actors, what it published, a clock that the test sets)."""
 
     def make(*there, is_closed=lambda: False):
-        actors, published, clock = Actors(*there), [], SimpleNamespace(now_s=100.0)
-        census = Census(actors, published.append, is_closed=is_closed, clock=lambda: clock.now_s)
-        return census, actors, published, clock
+        actors, clock = Actors(*there, is_closed=is_closed), SimpleNamespace(now_s=100.0)
+        return Census(actors, lambda: clock.now_s), actors, actors.published, clock
 
     return make
 

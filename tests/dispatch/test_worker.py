@@ -72,7 +72,7 @@ def test_without_others_they_are_rays(launch):
     """Reports go to Ray, and a stop comes from the controller."""
     hooks = WorkerConfig(launch=launch, on_cpu=True).hooks(launch)
     assert hooks.report is ray_train().report
-    assert hooks.messages is mailbox.messages
+    assert hooks.events is mailbox.take_events
     assert not hooks.should_stop(1)
     assert hooks.may_hold()
     assert hooks.keepers() is None  # the launch has no secret
@@ -168,6 +168,6 @@ def test_an_event_reaches_the_ledger():
     mailbox.reset()
     events = [Message(text="one"), Waited(waited_s=40.0)]
     for event in events:
-        mailbox.post_note(event)
-    assert mailbox.messages() == events
-    assert mailbox.messages() == []
+        mailbox.post_event(event)
+    assert mailbox.take_events() == events
+    assert mailbox.take_events() == []

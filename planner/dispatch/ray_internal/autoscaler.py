@@ -1,4 +1,4 @@
-"""Requests nodes from the cluster's autoscaler, and reads whether it accepts the request.
+"""Requests nodes from the cluster's autoscaler, reads whether it accepts the request, and which places are ours.
 
 Requests go to Ray's coordinator actor. It collects the requests of all jobs in the GCS, and assigns places to jobs. The
 autoscaler reads the requests there. Its newer version (v2) publishes its verdict there, too.
@@ -12,12 +12,17 @@ from typing import Literal
 import ray
 from ray.core.generated import autoscaler_pb2
 from ray.data._internal.cluster_autoscaler.base_autoscaling_coordinator import ResourceRequestPriority
+from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (
+    get_or_create_autoscaling_coordinator,
+)
 from ray.train._internal.autoscaling_coordinator_client import build_train_resource_request
 
 from planner.dispatch.ray_internal import cluster_names as names
+from planner.dispatch.ray_internal import kv_get, kv_put
 from planner.dispatch.ray_internal.group_names import ScalingConfig
 from planner.dispatch.ray_internal.train_names import Coordinator
 from planner.events.failures import NoNodes
+from planner.plan import workers_on_node
 
 _log = logging.getLogger(__name__)
 
@@ -31,9 +36,11 @@ _RECENT_S = 60.0
 
 
 class Autoscaler:
-    """The last request, and its outcome."""
+    """The last request of a run, its outcome, and the places that the run has."""
 
-    def __init__(self) -> None:
+    def __init__(self, scaling_config: ScalingConfig, run: str) -> None:
+        self._scaling_config = scaling_config
+        self._requester_key = f"requester-{run}"
         self.asked = 0
         """workers in the last request. 0 before the first request"""
         self.shortage: NoNodes | None = None
@@ -42,24 +49,56 @@ class Autoscaler:
         # The request is visible in versions of the cluster's state after this one. Infinite until it is known.
         self._seen_from = math.inf
 
-    @property
-    def is_due(self) -> bool:
-        """Whether the request must be repeated."""
-        return time.monotonic() - self._asked_s > _AGAIN_S
+    def cancel_earlier(self) -> None:
+        """Cancel the request of a killed driver. It would reserve places for three minutes."""
+        if requester := kv_get(self._requester_key):
+            try:
+                get_or_create_autoscaling_coordinator().cancel_request.remote(requester_id=requester)
+            except Exception:  # noqa: BLE001  # the request will expire
+                _log.warning("the request of an earlier launch could not be cancelled", exc_info=True)
 
-    def ask(self, coordinator: Coordinator, requester_id: str, scaling_config: ScalingConfig, num_workers: int) -> None:
-        """Request `num_workers` in all. A failure is logged, and the caller tries again soon."""
-        bundles, selectors = build_train_resource_request(scaling_config, num_workers)
+    def connect(self, coordinator: Coordinator, requester_id: str) -> None:
+        """Use this coordinator, under this name. Call it before the methods below."""
+        self._coordinator, self._requester_id = coordinator, requester_id
+
+    def remember(self) -> None:
+        """Leave our name for the next launch of the run, which may have to cancel our request."""
+        kv_put(self._requester_key, self._requester_id)
+
+    def room(self) -> dict[str, int]:
+        """Node -> workers that fit into what the coordinator reserves for us there.
+
+        Raises:
+            Exception: it does not answer.
+        """
+        reserved = ray.get(
+            # `recompute`: by itself, the coordinator updates only every 20 s.
+            self._coordinator.get_reserved_resources.remote(self._requester_id, recompute=True),
+            timeout=_ASK_TIMEOUT_S,
+        )
+        # Ray's own `_count_possible_workers` divides floats, so that 0.1 fits 9 times into 1.
+        taken = self._scaling_config._resources_per_worker_not_none
+        return {node: workers_on_node(found, taken) for node, found in reserved.items()}
+
+    def ask(self, num_workers: int) -> None:
+        """Request `num_workers` in all, if the number changed, and every 20 s: a request expires after 180 s.
+
+        Unlike Ray's own request, it also shows free places that were not requested. A failure is logged. The caller
+        tries again soon.
+        """
+        if num_workers == self.asked and time.monotonic() - self._asked_s <= _AGAIN_S:
+            return
+        bundles, selectors = build_train_resource_request(self._scaling_config, num_workers)
         try:
             ray.get(
-                coordinator.request_resources.remote(
-                    requester_id=requester_id,
+                self._coordinator.request_resources.remote(
+                    requester_id=self._requester_id,
                     resources=bundles,
                     label_selectors=selectors,
                     expire_after_s=_EXPIRE_S,
                     priority=ResourceRequestPriority.HIGH,
                     # Without this, places on good nodes stay hidden while the request's places are on draining nodes.
-                    request_remaining=sorted(scaling_config._resources_per_worker_not_none),
+                    request_remaining=sorted(self._scaling_config._resources_per_worker_not_none),
                 ),
                 timeout=_ASK_TIMEOUT_S,
             )

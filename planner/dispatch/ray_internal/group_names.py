@@ -361,7 +361,7 @@ class WorkerGroup(Protocol):
         """The workers, by rank."""
 
     def poll_status(self, timeout: float | None = None) -> PollStatus:
-        """Ask all workers for their status. Overridden, to tell the policy of failures."""
+        """Ask all workers for their status. Overridden, to tell a listener of failures."""
 
     def execute(self, fn: Callable[..., object], **options: object) -> Sequence[object]:
         """Call a function in every worker, and wait for the answers."""

@@ -1,4 +1,4 @@
-"""Worker groups for Ray Train's controller: Ray's own that reports to our policy, and one that keeps processes.
+"""Worker groups for Ray Train's controller: Ray's own that reports to a `Listener`, and one that keeps processes.
 
     Ray:   a resize ends all processes and starts new ones (6 to 9 s: imports, process group, load)
     here:  workers that stay keep their processes, and newcomers were started while the group trained
@@ -45,52 +45,51 @@ _RESET_S = 30.0
 _START_MOST_S = 900.0
 
 
-class GroupOwner(Protocol):
-    """What a worker group needs from its policy."""
-
-    hand_over: HandOver
-    warm_up: Callable[[], None]
-
-    @property
-    def places_name(self) -> str:
-        """The prefix of the placement groups' names."""
+class Listener(Protocol):
+    """Who hears how the groups fare, and knows the cluster."""
 
     def label_selector(self, num_workers: int) -> dict[str, str] | None:
-        """The labels that nodes for `num_workers` workers must have. None: any node."""
+        """The labels that nodes for `num_workers` workers must have now. None: any node."""
 
-    def group_started(self, group: "NewProcessesGroup") -> None:
+    def started(self, group: "NewProcessesGroup") -> None:
         """The group trains."""
 
-    def group_failed(self, group: "NewProcessesGroup", errors: dict[int, Exception]) -> None:
-        """Workers of the group failed. `errors` has an exception by rank."""
+    def failed(self, group: "NewProcessesGroup", errors: dict[int, Exception]) -> None:
+        """Workers of the group failed. `errors` has an exception by rank. It may end the run."""
 
     def start_failed(self, error: Exception) -> None:
-        """Workers died before they trained."""
+        """Workers died before they trained. It may end the run."""
 
     def unplaced(self, placed: int, asked: int) -> None:
         """Only `placed` of `asked` workers got a place in time."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupFactory:
-    """Creates the worker groups of one policy. It takes the place of the controller's worker group class.
+    """Creates the worker groups of one controller. It takes the place of the controller's worker group class.
 
-    Ray calls `create` on that class with its own arguments only. An object can hold the policy, and a class cannot.
+    Ray calls `create` on that class with its own arguments only. An object can hold more, and a class cannot.
     """
 
-    owner: GroupOwner
+    listener: Listener
+    places_name: str
+    """the prefix of the placement groups' names"""
+    warm_up: Callable[[], None]
+    """called in newcomers while the group still trains"""
     keeps_processes: bool
+    hand_over: HandOver = dataclasses.field(default_factory=HandOver)
+    """what one group leaves to the next"""
 
     def create(self, *arguments: object, **options: object) -> "NewProcessesGroup":
         """Start a group. Ray's controller calls this instead of `WorkerGroup.create`."""
-        group = (KeepingGroup if self.keeps_processes else NewProcessesGroup)(self.owner, *arguments, **options)
+        group = (KeepingGroup if self.keeps_processes else NewProcessesGroup)(self, *arguments, **options)
         group.start()
-        self.owner.group_started(group)
+        self.listener.started(group)
         return group
 
 
 class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
-    """Ray's worker group, which also tells our policy when it starts and fails."""
+    """Ray's worker group, which also tells a `Listener` when it starts and fails."""
 
     # Set by Ray.
     _callbacks: Sequence[names.WorkerGroupCallback]
@@ -99,9 +98,9 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
     _worker_group_state: names.WorkerGroupState | None
     _world_rank_to_ongoing_poll: Mapping[int, object]
 
-    def __init__(self, owner: GroupOwner, *arguments: object, **options: object) -> None:
+    def __init__(self, made_by: GroupFactory, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)
-        self._owner = owner
+        self._listener, self._places_name = made_by.listener, made_by.places_name
 
     def start(self) -> None:
         """Start all workers.
@@ -110,8 +109,14 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
             WorkerGroupStartupFailedError: a worker died, or the start took too long. Ray tries again.
             WorkerGroupStartupTimeoutError: not all workers got a place in time. Ray tries again.
         """
-        with _report_start_failures(self._owner, self._num_placed):
+        try:
             self._start()
+        except WorkerGroupStartupFailedError as error:
+            self._listener.start_failed(error)
+            raise
+        except WorkerGroupStartupTimeoutError as error:
+            self._listener.unplaced(self._num_placed(error.num_workers), error.num_workers)
+            raise
 
     def _num_placed(self, asked: int) -> int:
         """How many workers got a place. Ray places all or none and does not count, so this is an upper bound."""
@@ -139,13 +144,13 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
         )
 
     def _new_name(self) -> str:
-        return f"{self._owner.places_name}{uuid.uuid4().hex}"
+        return f"{self._places_name}{uuid.uuid4().hex}"
 
     def poll_status(self, timeout: float | None = None) -> names.PollStatus:
-        """Poll the workers as Ray does. Reports failures to the policy, which may end the run."""
+        """Poll the workers as Ray does. Reports failures, which may end the run."""
         status: names.PollStatus = super().poll_status(timeout)
         if status.errors:
-            self._owner.group_failed(self, status.errors)
+            self._listener.failed(self, status.errors)
         return status
 
     def give_up(self, nodes: set[str]) -> None:
@@ -180,19 +185,6 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
 
 
 @contextmanager
-def _report_start_failures(owner: GroupOwner, num_placed: Callable[[int], int]) -> Iterator[None]:
-    """Report failures of a start to the policy: workers that died, or places that were not available in time."""
-    try:
-        yield
-    except WorkerGroupStartupFailedError as error:
-        owner.start_failed(error)
-        raise
-    except WorkerGroupStartupTimeoutError as error:
-        owner.unplaced(num_placed(error.num_workers), error.num_workers)
-        raise
-
-
-@contextmanager
 def _limit_start_time(most_s: float, builder: names.WorkerGroupStateBuilder) -> Iterator[None]:
     """Limit the time of a group's start. After `most_s`, its places are removed, which ends its processes.
 
@@ -222,13 +214,13 @@ def _limit_start_time(most_s: float, builder: names.WorkerGroupStateBuilder) -> 
 
 
 class KeepingGroup(NewProcessesGroup):
-    """A group whose workers can pass their processes to the next group, through the policy's hand-over."""
+    """A group whose workers can pass their processes to the next group, through the hand-over."""
 
     _worker_cls = KeepingRayTrainWorker
 
-    def __init__(self, owner: GroupOwner, *arguments: object, **options: object) -> None:
-        super().__init__(owner, *arguments, **options)
-        self._hand_over = owner.hand_over
+    def __init__(self, made_by: GroupFactory, *arguments: object, **options: object) -> None:
+        super().__init__(made_by, *arguments, **options)
+        self._hand_over, self._warm_up = made_by.hand_over, made_by.warm_up
         self._places: list[WorkerSlot] = []
         self._placements = PlacementGroups([])
         self._change: tuple[int, set[str]] | None = None
@@ -282,9 +274,9 @@ class KeepingGroup(NewProcessesGroup):
     def warm(self, count: int) -> None:
         """Start `count` processes that warm up while the group trains. Does not wait for them."""
         # The bad nodes may have changed since this group was started.
-        places = self._take_places(count, self._owner.label_selector(len(self._places) + count))
+        places = self._take_places(count, self._listener.label_selector(len(self._places) + count))
         for place in places:
-            place.warmed = place.actor.execute.remote(self._owner.warm_up)
+            place.warmed = place.actor.execute.remote(self._warm_up)
         self._hand_over.newcomers += places
 
     def abandon_newcomers(self) -> None:

@@ -36,7 +36,7 @@ class WorkerSlot:
 
 @dataclasses.dataclass
 class HandOver:
-    """What a worker group passes to the next one of the same policy. A policy has one group at a time."""
+    """What a worker group passes to the next one of the same controller, which has one group at a time."""
 
     kept: list[WorkerSlot] = dataclasses.field(default_factory=list)
     """workers of the last group, whose processes the next group takes over"""

@@ -58,7 +58,9 @@ class KeepingRayTrainWorker(RayTrainWorker):  # type: ignore[misc]
     def init_train_context(self, *arguments: object, **options: object) -> None:
         """Initialize Ray's context with its own thread pool and condition.
 
-        Ray shares both among all contexts of a process, and has shut down the pool of the last generation.
+        Ray shares both among all contexts of a process, as defaults of a data class
+        (ray/train/v2/_internal/execution/context.py:141, Ray 2.60), and has shut down the pool of the last generation
+        (worker_group/worker.py:153). Its method makes the context and takes neither, so they are set afterwards.
         """
         super().init_train_context(*arguments, **options)
         context: names.TrainContext = get_train_context()

@@ -147,9 +147,6 @@ class ScalingPolicy(Protocol):
     def _get_num_workers_for_resource_request(self) -> int:
         """How many workers Ray asks for. Overridden."""
 
-    def _maybe_send_resource_request(self) -> None:
-        """Called by Ray's own decisions. Overridden."""
-
     def _send_resource_request(self) -> None:
         """Called at the start. Overridden."""
 
@@ -173,9 +170,6 @@ class Controller(Protocol):
 @of("ray.train.v2.api.data_parallel_trainer:DataParallelTrainer")
 class Trainer(Protocol):
     """Starts the controller. We subclass it. Without it, Ray's policy decides, and Ctrl-C loses steps."""
-
-    scaling_config: ScalingConfig
-    """handed to our policy"""
 
     def _initialize_and_run_controller(self, **controller_init_kwargs: object) -> object:
         """Start the controller and wait for it. Overridden, for our controller and our policy."""

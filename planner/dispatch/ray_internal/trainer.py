@@ -9,11 +9,10 @@ from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.constants import get_env_vars_to_propagate
 from ray.train.v2._internal.execution.controller import TrainController
 
-from planner.dispatch.keeper_census import Census
 from planner.dispatch.ray_internal import train_names as names
 from planner.dispatch.ray_internal.groups import GroupFactory
-from planner.dispatch.ray_internal.policy import NODE_ID_LABEL, Policy
-from planner.elastic.controller import ElasticController
+from planner.dispatch.ray_internal.observer import NODE_ID_LABEL
+from planner.dispatch.ray_internal.policy import Policy
 
 
 class PolicyTrainController(TrainController):  # type: ignore[misc]
@@ -31,12 +30,7 @@ class ElasticTrainer(TorchTrainer):  # type: ignore[misc]
     def __init__(
         self,
         *arguments: object,
-        controller: ElasticController,
-        run: str,
-        launch_id: str,
-        warm_up: Callable[[], None],
-        keep_processes: bool,
-        make_census: Callable[[], Census | None],
+        policy: Policy,
         soften: Callable[[names.SignalHandler], Callable[..., None]],
         listen_to: Callable[[Callable[[], None]], None],
         **options: object,
@@ -45,27 +39,13 @@ class ElasticTrainer(TorchTrainer):  # type: ignore[misc]
 
         Args:
             arguments: for Ray's `TorchTrainer`, as `options` are.
-            controller: decides when to resize.
-            run: URL of the run's folder.
-            launch_id: id of the launch.
-            warm_up: called in newcomers while the group still trains.
-            keep_processes: whether surviving workers keep their processes at a resize.
-            make_census: called in the controller's process. Returns what looks after the launch's keepers.
+            policy: decides when to resize. It has the trainer's `scaling_config`.
             soften: wraps Ray's SIGINT handler, which would end the workers at once.
             listen_to: receives a function that ends the controller (`planner.dispatch.controller_heartbeat`).
             options: for Ray's `TorchTrainer`.
         """
         super().__init__(*arguments, **options)
-        self._soften, self._listen_to = soften, listen_to
-        self._policy = Policy(
-            self.scaling_config,
-            controller,
-            run=run,
-            launch_id=launch_id,
-            warm_up=warm_up,
-            keep_processes=keep_processes,
-            make_census=make_census,
-        )
+        self._policy, self._soften, self._listen_to = policy, soften, listen_to
 
     def _initialize_and_run_controller(self, **arguments: object) -> object:
         """Run the controller in an actor on the driver's node, and wait for it.
