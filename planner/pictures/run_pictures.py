@@ -1,6 +1,7 @@
 """Every picture of a report: those of one run, and those that lay several runs over each other."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from matplotlib.figure import Figure
 
@@ -207,7 +208,5 @@ def _overlaid(
 def _by_time(curves: Sequence[Curve], labels: Sequence[str]) -> _Maker:
     longest_s = max((curve.x[-1] for curve in curves if curve.x), default=0.0)
     unit, second = time_unit(longest_s)
-    scaled = [
-        Curve(x=tuple(x / second for x in curve.x), y=curve.y, low=curve.low, high=curve.high) for curve in curves
-    ]
+    scaled = [replace(curve, x=tuple(x / second for x in curve.x)) for curve in curves]
     return _overlaid(f"{unit} since each run began", scaled, labels, unit="log")
