@@ -106,6 +106,7 @@ class SupervisorLink:
         Raises:
             RunError: a process survived SIGKILL.
         """
+        # The end of this pipe tells the supervisor to end.
         self._commands.close()
         self._await_exit(CLOSE_DEADLINE_S)
         # The supervisor is not reaped yet, so no other process can have its pid, which is also the session's id.
