@@ -2,8 +2,9 @@
 
 import json
 import time
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, DownloadColumn, ProgressColumn, TimeRemainingColumn, TransferSpeedColumn
@@ -17,8 +18,12 @@ from planner.errors import DataError, UserError, printable_lines
 from planner.job import JsonlData, TextData
 from planner.runner.signals import ended_like_ctrl_c
 
-Kind = Literal["text", "jsonl"]
-"""the kind of SOURCE, named as in the job file's `data.kind`"""
+
+class Kind(StrEnum):
+    """The kind of SOURCE, named as in the job file's `data.kind`."""
+
+    text = "text"
+    jsonl = "jsonl"
 
 
 def prepare(
@@ -71,7 +76,7 @@ def _data(source: str, kind: Kind | None, field: str) -> TextData | JsonlData:
         raise UserError(
             f"{source}: the kind is not clear. Write --kind jsonl (each line is a row) or --kind text (plain text)"
         )
-    if kind == "jsonl":
+    if kind is Kind.jsonl:
         return JsonlData(kind="jsonl", path=source, field=field)
     if field != "text":
         raise UserError(f"--field {field}: text has no fields. Leave --field out, or write --kind jsonl")
