@@ -1,12 +1,9 @@
 """`planner audit RUN`: compares what the run did with what it should have done."""
 
-from typing import Annotated
-
 import typer
 
 from planner.cli.activity import progress_bar
-from planner.cli.options import JsonOption, print_heading
-from planner.errors import UserError
+from planner.cli.options import CodeOption, JsonOption, RunArgument, print_heading
 from planner.report.audits import audit_json, phase_table, verdict
 from planner.runner.audit_run import audit as audit_run
 from planner.store.lease import driver_state, newest_lease
@@ -14,10 +11,8 @@ from planner.store.storage import Storage
 
 
 def audit(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="a run's folder or URL", show_default=False)],
-    code: Annotated[
-        str, typer.Option(metavar="FILE", help="for a run with your own training loop: the Python file with dataset()")
-    ] = "",
+    run: RunArgument,
+    code: CodeOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Check that each step of a run used exactly its samples and no record was altered. Exits with 1 if not.
@@ -25,8 +20,6 @@ def audit(
     It needs the run's folder and the data, no GPU and no cluster.
     Example: planner audit runs/my-run
     """
-    if not run:
-        raise UserError("RUN is empty. Write a run's folder or URL")
     with progress_bar("steps audited") as progress:
         result = audit_run(run, code=code, progress=progress)
     driver = driver_state(newest_lease(Storage(run)))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from planner.cli.new_file import write_new_file
-from planner.cli.options import terminal_width
+from planner.cli.options import ForceOption, terminal_width
 from planner.cli.recipe_options import (
     AccelerateOption,
     EnvOption,
@@ -46,7 +46,7 @@ def convert(
     output: Annotated[
         str | None, typer.Option("-o", "--output", metavar="FILE", help="the job file to write, instead of stdout")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="replace an existing file")] = False,
+    force: ForceOption = False,
     accelerate: AccelerateOption = None,
     method: MethodOption = None,
     halos_batch: HalosOption = None,

@@ -30,7 +30,12 @@ def require_free(file: Path, *, force: bool) -> None:
         UserError: the file exists, or its folder does not.
     """
     with _said_in_a_sentence(file):
-        _require_free(file, force=force)
+        if file.is_dir():
+            raise UserError(f"{file}: found a folder. Write the path of a file in it")
+        if not file.parent.is_dir():
+            raise UserError(f"{file}: there is no folder {file.parent}. Make it first, or write another path")
+        if file.exists() and not force:
+            raise UserError(f"{file}: the file exists. Write another path, or replace it with --force")
 
 
 @contextmanager
@@ -41,12 +46,3 @@ def _said_in_a_sentence(file: Path) -> Iterator[None]:
         raise UserError(f"{file}: cannot write there ({error.strerror}). Write another path") from error
     except ValueError as error:  # a NUL, or a name that the file system cannot encode
         raise UserError(f"{file}: cannot write there ({error}). Write another path") from error
-
-
-def _require_free(file: Path, *, force: bool) -> None:
-    if file.is_dir():
-        raise UserError(f"{file}: found a folder. Write the path of a file in it")
-    if not file.parent.is_dir():
-        raise UserError(f"{file}: there is no folder {file.parent}. Make it first, or write another path")
-    if file.exists() and not force:
-        raise UserError(f"{file}: the file exists. Write another path, or replace it with --force")

@@ -17,6 +17,20 @@ if TYPE_CHECKING:
 RESUME_VARIABLE = "PLANNER_RESUME"
 """environment variable with the command that resumes the run, which `planner submit` sets on the cluster"""
 
+
+def _given(run: str) -> str:
+    if run == "":  # it is None while a shell completes the command
+        raise UserError("RUN is empty. Write a run's folder or URL")
+    return run
+
+
+RunArgument = Annotated[
+    str, typer.Argument(metavar="RUN", help="a run's folder or URL", show_default=False, callback=_given)
+]
+CodeOption = Annotated[
+    str, typer.Option(metavar="FILE", help="for a run with your own training loop: the Python file with dataset()")
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="replace an existing file")]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="a job file (YAML)", show_default=False)]
 SetOption = Annotated[
     list[str] | None,

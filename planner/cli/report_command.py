@@ -11,6 +11,7 @@ from planner.base.disk import absolute_url
 from planner.base.text import how_to_install
 from planner.cli.activity import doing, progress_bar
 from planner.cli.new_file import require_free, write_new_file
+from planner.cli.options import CodeOption, ForceOption
 from planner.errors import NewerFormat, PlanError, PlannerError, UserError
 from planner.provenance.audit import Audit
 from planner.report.page.html import Drawing
@@ -31,13 +32,11 @@ MOST_RUNS = 8
 def report(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="runs' folders or URLs", show_default=False)],
     output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="the page to write")] = "report.html",
-    force: Annotated[bool, typer.Option("--force", help="replace an existing file")] = False,
+    force: ForceOption = False,
     no_audit: Annotated[
         bool, typer.Option("--no-audit", help="leave out the audit, which reads all data again")
     ] = False,
-    code: Annotated[
-        str, typer.Option(metavar="FILE", help="for a run with your own training loop: the Python file with dataset()")
-    ] = "",
+    code: CodeOption = "",
 ) -> None:
     """Write one static HTML page about a run, or about several compared. It needs no network and no server.
 

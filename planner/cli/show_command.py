@@ -7,8 +7,8 @@ import typer
 
 from planner.base.disk import absolute_url
 from planner.cli.activity import doing
-from planner.cli.options import JsonOption, terminal_width
-from planner.errors import StoreError, UserError, printable
+from planner.cli.options import JsonOption, RunArgument, terminal_width
+from planner.errors import StoreError, printable
 from planner.report.run_table import detail_json, detail_text, run_detail
 from planner.store.code_failure import read_failure
 from planner.store.run_folder import no_run_error
@@ -17,7 +17,7 @@ from planner.store.survey import MOST_GENERATIONS, is_run, survey
 
 
 def show(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="a run's folder or URL", show_default=False)],
+    run: RunArgument,
     code_traceback: Annotated[
         bool, typer.Option("--traceback", help="print the whole traceback of the last error of your own code, and end")
     ] = False,
@@ -28,8 +28,6 @@ def show(
     It also works while the run is going on.
     Example: planner show runs/my-run
     """
-    if not run:
-        raise UserError("RUN is empty. Write a run's folder or URL")
     url = absolute_url(run)
     if not is_run(Storage(url)):
         raise no_run_error(run)

@@ -101,10 +101,7 @@ class _View:
     """Prints a submission: text, or one JSON object with the log on stderr."""
 
     def __init__(self, job: Job, submission: Submission, resume: str, *, as_json: bool) -> None:
-        self._job = job
-        self._submission = submission
-        self._resume = resume
-        self._as_json = as_json
+        self._job, self._submission, self._resume, self._as_json = job, submission, resume, as_json
         self._out = console()
 
     def dry(self) -> None:

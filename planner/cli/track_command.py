@@ -7,7 +7,7 @@ import typer
 
 from planner.base.disk import absolute_url
 from planner.cli.activity import doing
-from planner.errors import UserError
+from planner.cli.options import RunArgument
 from planner.files import dump_job, parse_job
 from planner.job import Job
 from planner.runner.track_run import job_of_run
@@ -15,7 +15,7 @@ from planner.runner.track_run import track as track_run
 
 
 def track(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="a run's folder or URL", show_default=False)],
+    run: RunArgument,
     tracking: Annotated[
         list[str] | None,
         typer.Option(
@@ -33,8 +33,6 @@ def track(
     A step that a tracker has is not sent again. Exits with 1 if a tracker could not get everything.
     Example: planner track runs/my-run --tracking tensorboard
     """
-    if not run:
-        raise UserError("RUN is empty. Write a run's folder or URL")
     url = absolute_url(run)
     job = job_of_run(url, lambda job: _with_trackers(job, tracking or []))
     with nullcontext() if follow else doing("sending steps to the trackers"):

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from planner.base.disk import is_file, is_folder
 from planner.base.text import enumerated
 from planner.cli.commands import COMMANDS, load
 from planner.cli.other_words import COMMANDS as OTHER_COMMANDS
@@ -61,7 +62,7 @@ def _takers(word: str) -> str:
     """Which commands take this file or folder. Empty if it is neither, and does not look like one."""
     path = Path(word)
     suffix = path.suffix.lower()
-    if _is_folder(path):
+    if is_folder(path):
         return _for_folder(word, path)
     if suffix in _JOB_SUFFIXES:
         return f"A job file comes after a command: planner plan {word} shows its batch, planner run {word} trains it"
@@ -72,7 +73,7 @@ def _takers(word: str) -> str:
         )
     if suffix in _RECIPE_SUFFIXES:
         return f"A recipe comes after a command: planner check {word} or planner convert {word}"
-    if "/" in word or _is_file(path):
+    if "/" in word or is_file(path):
         return f"A file comes after a command: planner run {word} for a job, planner check {word} for a recipe"
     return ""
 
@@ -81,20 +82,6 @@ def _for_folder(word: str, path: Path) -> str:
     if (path / "run.json").exists():
         return f"A run comes after a command: planner show {word}, planner watch {word} or planner audit {word}"
     return f"A folder comes after a command: planner runs {word} lists its runs, planner run FILE trains a job file"
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):
-        return False
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
 
 
 def _option_text(error: Any, option: str, command: str) -> str:

@@ -2,16 +2,14 @@
 
 import sys
 import time
-from typing import Annotated
 
 import typer
 
 from planner.base.disk import absolute_url
 from planner.cli.activity import doing
 from planner.cli.live_board import LiveBoard, as_text
-from planner.cli.options import console
+from planner.cli.options import RunArgument, console
 from planner.cli.run_watcher import RunWatcher
-from planner.errors import UserError
 from planner.report.board import board
 from planner.store.run_folder import no_run_error
 from planner.store.storage import Storage
@@ -21,15 +19,13 @@ _WIDTH, _HEIGHT = 100, 60
 
 
 def watch(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="a run's folder or URL", show_default=False)],
+    run: RunArgument,
 ) -> None:
     """Watch a run on a live board: workers, loss, events and the next decision. q ends it. Changes nothing.
 
     In an empty folder it waits for the run to begin. Without a terminal it prints one board and ends.
     Example: planner watch runs/my-run
     """
-    if not run:
-        raise UserError("RUN is empty. Write a run's folder or URL")
     url = absolute_url(run)
     storage = Storage(url)
     if not is_run(storage) and (storage.names("") or not storage.exists("")):

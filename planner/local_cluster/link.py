@@ -3,6 +3,7 @@
 Each command is one JSON line, and so is each answer.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -50,41 +51,30 @@ def open_link(health_checks: Mapping[str, str]) -> "SupervisorLink":
 
 
 def _launch(home: Path, health_checks: Mapping[str, str]) -> "SupervisorLink":
-    stderr = (home / "supervisor.log").open("w+b")  # kept open, so that it can be read after the directory is removed
-    commands_out, commands_in = os.pipe()
-    answers_out, answers_in = os.pipe()
-    try:
+    # The log stays open, so that it can be read after the directory is removed.
+    with contextlib.ExitStack() as stack:
+        stderr = stack.enter_context((home / "supervisor.log").open("w+b"))
         process = subprocess.Popen(
             [sys.executable, "-m", "planner.local_cluster.supervisor"],
-            stdin=commands_out,
-            stdout=answers_in,
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             stderr=stderr,
             env=supervisor_environment(home, health_checks),
             start_new_session=True,
         )
-    except OSError:
-        os.close(commands_in)
-        os.close(answers_out)
-        stderr.close()
-        raise
-    finally:
-        # The child has its own. With ours open, the other end would never see the end of the pipe.
-        os.close(commands_out)
-        os.close(answers_in)
-    return SupervisorLink(process, commands_in, answers_out, stderr, home)
+        stack.pop_all()
+    return SupervisorLink(process, stderr, home)
 
 
 class SupervisorLink:
-    """One supervisor: its process, its two pipes, its directory and its stderr."""
+    """One supervisor: its process with two pipes, its directory and its stderr."""
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], commands: int, answers: int, stderr: IO[bytes], home: Path
-    ) -> None:
-        self._process = process
-        self._commands = commands
-        self._answers = answers
-        self._stderr = stderr
-        self._home = home
+    def __init__(self, process: subprocess.Popen[bytes], stderr: IO[bytes], home: Path) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._process, self._commands, self._answers = process, process.stdin, process.stdout
+        self._stderr, self._home = stderr, home
         self._lock = threading.Lock()
         self._received = b""
         self._num_asked = 0
@@ -117,7 +107,7 @@ class SupervisorLink:
             RunError: a process survived SIGKILL.
         """
         # The end of this pipe tells the supervisor to end.
-        os.close(self._commands)
+        self._commands.close()
         self._await_exit(CLOSE_DEADLINE_S)
         # The supervisor is not reaped yet, so no other process can have its pid, which is also the session's id.
         survivors = kill_all(self._process.pid, CLOSE_DEADLINE_S)
@@ -130,14 +120,14 @@ class SupervisorLink:
                 f"the embedded cluster's supervisor (pid {self._process.pid}) still runs {CLOSE_DEADLINE_S:g} s after "
                 "SIGKILL: it waits for a disk, and ends when the disk answers"
             ) from error
-        os.close(self._answers)
+        self._answers.close()
         self._stderr.close()
         shutil.rmtree(self._home, ignore_errors=True)
 
     def _exchange(self, command: dict[str, Any], deadline: float) -> dict[str, Any]:
         self._num_asked += 1
         line = json.dumps({**command, "id": self._num_asked}) + "\n"
-        os.write(self._commands, line.encode())  # far below a pipe's 64 KiB, so it is written as a whole
+        os.write(self._commands.fileno(), line.encode())  # far below a pipe's 64 KiB, so it is written as a whole
         while True:  # skip answers to earlier commands that were abandoned (deadline, Ctrl-C)
             answer: dict[str, Any] = json.loads(self._read_line(deadline))
             if answer["id"] == self._num_asked:
@@ -148,7 +138,7 @@ class SupervisorLink:
             ready, _, _ = select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
                 raise TimeoutError("no answer in time")
-            chunk = os.read(self._answers, 65536)
+            chunk = os.read(self._answers.fileno(), 65536)
             if not chunk:
                 raise ConnectionError("the supervisor has ended")
             self._received += chunk

@@ -57,6 +57,7 @@ WIDE = Size(name="wide", width=1040, font=13)
 def style(size: Size, key: str) -> Iterator[None]:
     """A context in which figures are made and saved. `key` makes the ids of a figure's parts unique."""
     text, muted = COLOURS["text"], COLOURS["muted"]
+    ticks = {"minor.size": 0, "color": muted, "labelcolor": text, "labelsize": size.font - 0.5}
     settings: dict[Any, Any] = {
         "font.size": size.font,
         "font.family": ["sans-serif"],
@@ -79,14 +80,7 @@ def style(size: Size, key: str) -> Iterator[None]:
         "grid.linewidth": 1,
         "xtick.major.size": 4,
         "ytick.major.size": 0,
-        "xtick.minor.size": 0,
-        "ytick.minor.size": 0,
-        "xtick.color": muted,
-        "ytick.color": muted,
-        "xtick.labelcolor": text,
-        "ytick.labelcolor": text,
-        "xtick.labelsize": size.font - 0.5,
-        "ytick.labelsize": size.font - 0.5,
+        **{f"{axis}tick.{name}": value for axis in "xy" for name, value in ticks.items()},
         "text.color": text,
         "text.parse_math": False,  # a name may contain $
         "axes.labelcolor": text,

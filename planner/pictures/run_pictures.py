@@ -1,6 +1,7 @@
 """Every picture of a report: those of one run, and those that lay several runs over each other."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from matplotlib.figure import Figure
 
@@ -66,8 +67,17 @@ def _drawing(make: Callable[[Size], Figure], key: str) -> Drawing:
     return Drawing(narrow=drawn[0], wide=drawn[1])
 
 
-def _changes(story: RunStory) -> list[float]:
-    return [change.step for change in story.changes]
+def _by_step(story: RunStory, panels: Sequence[Panel], columns: int = 1) -> _Maker:
+    """A picture of the panels that have values. None if there are none."""
+    panels = [panel for panel in panels if panel.series and panel.series[0].curve.x]
+    changes = [change.step for change in story.changes]
+    return (lambda size: draw_lines(panels, size, "optimizer step", changes, columns)) if panels else None
+
+
+def _panel(title: str, curve: Curve, unit: str = "", *, number: int = 0, is_points: bool = False) -> Panel:
+    """A panel from zero on, with one curve."""
+    series = Series(label=title, curve=curve, number=number, is_points=is_points)
+    return Panel(title=title, series=(series,), unit=unit, from_zero=True)
 
 
 def _timeline(story: RunStory) -> _Maker:
@@ -82,8 +92,7 @@ def _loss(story: RunStory) -> _Maker:
     series = [Series(label="training", curve=story.loss)]
     if story.held_out.x:
         series.append(Series(label="held-out samples", curve=story.held_out, number=1, is_points=True))
-    panel = Panel(title="", series=tuple(series), unit="log")
-    return (lambda size: draw_lines([panel], size, "optimizer step", _changes(story))) if story.loss.x else None
+    return _by_step(story, [Panel(title="", series=tuple(series), unit="log")])
 
 
 def _others(story: RunStory) -> _Maker:
@@ -91,7 +100,7 @@ def _others(story: RunStory) -> _Maker:
         Panel(title=name, series=(Series(label=name, curve=curve, is_points=name.startswith("eval/")),))
         for name, curve in list(story.curves.items())[:_MOST_OTHERS]
     ]
-    return (lambda size: draw_lines(panels, size, "optimizer step", _changes(story), columns=2)) if panels else None
+    return _by_step(story, panels, columns=2)
 
 
 def ideal(story: RunStory) -> Curve:
@@ -116,32 +125,23 @@ def _levels(story: RunStory, values: Sequence[float]) -> Curve:
 def _speed(story: RunStory) -> _Maker:
     if not story.speed.x:
         return None
-    panel = Panel(
-        title="",
-        series=(
-            Series(label="each step" if story.speed.is_exact else "some steps", curve=story.speed, is_thin=True),
-            Series(label="each generation", curve=means(story), number=3, is_solid=True),
-            Series(label="ideal", curve=ideal(story), is_reference=True),
-        ),
-        from_zero=True,
+    series = (
+        Series(label="each step" if story.speed.is_exact else "some steps", curve=story.speed, is_thin=True),
+        Series(label="each generation", curve=means(story), number=3, is_solid=True),
+        Series(label="ideal", curve=ideal(story), is_reference=True),
     )
-    return lambda size: draw_lines([panel], size, "optimizer step", _changes(story))
+    return _by_step(story, [Panel(title="", series=series, from_zero=True)])
 
 
 def _measured(story: RunStory) -> _Maker:
     known = story.measured
     memory_unit, memory = memory_curve(known)
-    wanted = (
-        ("Tokens per second", known.tokens_per_s, ""),
-        ("Model FLOPs utilization", known.mfu, "percent"),
-        (f"Most memory of a worker ({memory_unit})", memory, ""),
-    )
     panels = [
-        Panel(title=title, series=(Series(label=title, curve=curve),), unit=unit, from_zero=True)
-        for title, curve, unit in wanted
-        if curve.x
+        _panel("Tokens per second", known.tokens_per_s),
+        _panel("Model FLOPs utilization", known.mfu, "percent"),
+        _panel(f"Most memory of a worker ({memory_unit})", memory),
     ]
-    return (lambda size: draw_lines(panels, size, "optimizer step", _changes(story), columns=3)) if panels else None
+    return _by_step(story, panels, columns=3)
 
 
 def _times(story: RunStory) -> _Maker:
@@ -164,26 +164,12 @@ def _bars(seconds: Mapping[str, float], title: str) -> _Maker:
 
 def _commits(story: RunStory) -> _Maker:
     commits = story.commits
-    if not commits.number:
-        return None
-    written = Series(label="seconds", curve=commits.durable_after, number=2, is_points=True)
-    durable = (
-        [Panel(title="Until it was durable, in seconds", series=(written,), from_zero=True)] if written.curve.x else []
-    )
     panels = [
-        Panel(
-            title="Pause for a commit, in seconds",
-            series=(Series(label="seconds", curve=commits.cost, is_points=True),),
-            from_zero=True,
-        ),
-        *durable,
-        Panel(
-            title="Work at risk, in seconds of steps",
-            series=(Series(label="seconds", curve=commits.at_risk, number=1, is_points=True),),
-            from_zero=True,
-        ),
+        _panel("Pause for a commit, in seconds", commits.cost, is_points=True),
+        _panel("Until it was durable, in seconds", commits.durable_after, number=2, is_points=True),
+        _panel("Work at risk, in seconds of steps", commits.at_risk, number=1, is_points=True),
     ]
-    return lambda size: draw_lines(panels, size, "optimizer step", _changes(story), columns=2)
+    return _by_step(story, panels, columns=2) if commits.number else None
 
 
 def _overlaid(
@@ -207,7 +193,5 @@ def _overlaid(
 def _by_time(curves: Sequence[Curve], labels: Sequence[str]) -> _Maker:
     longest_s = max((curve.x[-1] for curve in curves if curve.x), default=0.0)
     unit, second = time_unit(longest_s)
-    scaled = [
-        Curve(x=tuple(x / second for x in curve.x), y=curve.y, low=curve.low, high=curve.high) for curve in curves
-    ]
+    scaled = [replace(curve, x=tuple(x / second for x in curve.x)) for curve in curves]
     return _overlaid(f"{unit} since each run began", scaled, labels, unit="log")

@@ -79,20 +79,23 @@ def _draw_workers(axes: Axes, phases: Sequence[Phase], second: float, size: Size
     solid_x = [at / second for phase in phases for at in (phase.start_s, phase.end_s, gap)]
     solid_y = [float(count) for phase in phases for count in (phase.workers, phase.workers, gap)]
     axes.plot(solid_x, solid_y, color=colour, linewidth=5, solid_capstyle="butt")
-    pauses = list(pairwise(phases))
-    axes.plot(
-        [at / second for before, after in pauses for at in (before.end_s, after.start_s, gap)],
-        [float(count) for before, after in pauses for count in (before.workers, after.workers, gap)],
-        color=colour,
-        linewidth=1.5,
-        linestyle=":",
-    )
+    _dot_pauses(axes, phases, second, [(phase.workers, phase.workers) for phase in phases], colour)
     whole_s = max(phases[-1].end_s - phases[0].start_s, 1e-9)
     for phase in phases:
         _label_phase(axes, phase, (phase.end_s - phase.start_s) / whole_s * (size.width - 45), second, size)
     most = max(phase.workers for phase in phases)
     axes.set_ylim(0, most * 1.3)
     axes.set_yticks([0, most])
+
+
+def _dot_pauses(
+    axes: Axes, phases: Sequence[Phase], second: float, levels: Sequence[tuple[float, float]], colour: str
+) -> None:
+    """A dotted line between phases, where no step is done. `levels` are the first and the last value of each phase."""
+    gap = float("nan")
+    x = [at / second for before, after in pairwise(phases) for at in (before.end_s, after.start_s, gap)]
+    y = [float(level) for (_, before), (after, _) in pairwise(levels) for level in (before, after, gap)]
+    axes.plot(x, y, color=colour, linewidth=1.5, linestyle=":")
 
 
 def _label_phase(axes: Axes, phase: Phase, room: float, second: float, size: Size) -> None:
@@ -140,14 +143,7 @@ def _draw_batch(axes: Axes, phases: Sequence[Phase], second: float) -> None:
         line_x += [*(at / second for at in times), gap]
         line_y += [*(phase.batch.y[:1] + phase.batch.y), gap]
     axes.plot(line_x, line_y, color=COLOURS["text"], linewidth=2.5, zorder=3)
-    pauses = list(pairwise(phases))
-    axes.plot(
-        [at / second for before, after in pauses for at in (before.end_s, after.start_s, gap)],
-        [count for before, after in pauses for count in (before.batch.y[-1], after.batch.y[0], gap)],
-        color=COLOURS["text"],
-        linewidth=1.5,
-        linestyle=":",
-    )
+    _dot_pauses(axes, phases, second, [(phase.batch.y[0], phase.batch.y[-1]) for phase in phases], COLOURS["text"])
     top = max(max(phase.batch.high) for phase in phases)
     axes.set_ylim(0, top * 1.15)
     axes.set_yticks([0, top])

@@ -12,7 +12,7 @@ LOOPBACK = "127.0.0.1"
 Answer = TypeVar("Answer")
 
 
-class NodeProbe:
+class NodeProbe(StorageProbe):
     """One node's part of a probe: files below `url`, and a port at `address` if it is asked for one.
 
     Args:
@@ -24,34 +24,9 @@ class NodeProbe:
     """
 
     def __init__(self, *, url: str, folder: str, node: str, address: str, token: bytes) -> None:
-        self.storage = StorageProbe(url, folder, node)
+        super().__init__(url, folder, node)
         self._address, self._token = address, token
         self._receiver: Receiver | None = None
-
-    def open(self) -> int:
-        """Make the folder. Returns the free bytes there, or -1 if nobody knows.
-
-        Raises:
-            StoreError: there is no such folder, or it cannot be written to.
-        """
-        self.storage.open()
-        return self.storage.free_bytes()
-
-    def sees(self, other: str) -> bool:
-        """Whether the files of another node are here."""
-        return self.storage.sees(other)
-
-    def write(self, num_bytes: int, limit_s: float) -> Move:
-        """Write a file durably (see `StorageProbe.write`)."""
-        return self.storage.write(num_bytes, limit_s)
-
-    def read(self, limit_s: float) -> Move:
-        """Read the newest file."""
-        return self.storage.read(limit_s)
-
-    def small_files(self, repeats: int, limit_s: float) -> tuple[list[float], list[float]]:
-        """Seconds of each put-if-absent and of each replacement of a small file."""
-        return self.storage.small_files(repeats, limit_s)
 
     def listen(self) -> int:
         """Receive from other nodes from now on. Returns the port."""
@@ -62,16 +37,12 @@ class NodeProbe:
         """Send bytes to another node that listens."""
         return send(address, port, self._token, num_bytes)
 
-    def stop(self) -> None:
-        """Make what this node does end soon."""
-        self.storage.stop()
-
     def clean(self) -> str:
         """Remove everything. Returns what could not be removed, as text."""
         if self._receiver is not None:
             self._receiver.close()
             self._receiver = None
-        return self.storage.clean()
+        return super().clean()
 
 
 class Nodes(Protocol):

@@ -42,8 +42,8 @@ class StorageProbe:
         self._stopped = threading.Event()
         self._in_use = threading.Lock()  # nothing may be written while, or after, the folder is removed
 
-    def open(self) -> None:
-        """Make the folder, and write this node's mark into it.
+    def open(self) -> int:
+        """Make the folder, and write this node's mark into it. Returns `free_bytes`.
 
         Raises:
             StoreError: there is no such folder, or it cannot be written to.
@@ -54,6 +54,7 @@ class StorageProbe:
         with self._used(), _translated(self._url):
             self.storage.make_folder(self._folder)
             self.storage.write(self._mark(self._node), self._node.encode())
+        return self.free_bytes()
 
     def sees(self, other: str) -> bool:
         """Whether the mark of another node is here, so that both see the same storage."""

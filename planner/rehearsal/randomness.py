@@ -21,18 +21,11 @@ GENERATORS = ("torch", "random", "numpy")
 """the generators that are watched: torch's, Python's and numpy's"""
 
 # Functions with dropout, and the position of the probability among their arguments.
+_IN_BOTH = ("dropout", "alpha_dropout", "feature_alpha_dropout")
 _FUNCTIONS: Final = {
-    (functional, "dropout"): 1,
-    (functional, "dropout1d"): 1,
-    (functional, "dropout2d"): 1,
-    (functional, "dropout3d"): 1,
-    (functional, "alpha_dropout"): 1,
-    (functional, "feature_alpha_dropout"): 1,
+    **{(functional, name): 1 for name in (*_IN_BOTH, "dropout1d", "dropout2d", "dropout3d")},
+    **{(torch, name): 1 for name in (*_IN_BOTH, "feature_dropout")},
     (functional, "scaled_dot_product_attention"): 4,
-    (torch, "dropout"): 1,
-    (torch, "feature_dropout"): 1,
-    (torch, "alpha_dropout"): 1,
-    (torch, "feature_alpha_dropout"): 1,
 }
 _plain: dict[tuple[Any, str], Callable[..., Any]] = {}
 """what was replaced in this process. Empty while dropout is on"""

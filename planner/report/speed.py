@@ -8,7 +8,7 @@ from planner.base.text import duration
 from planner.store.records import MeasurementRecord
 
 _GIB, _MIB = 2**30, 2**20
-_TIMES = ("seconds", "data_s", "forward_s", "backward_s", "update_s", "communication_s")
+_PARTS = ("data_s", "forward_s", "backward_s", "update_s", "communication_s")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +35,7 @@ class Speed:
     def of(cls, records: Sequence[MeasurementRecord]) -> Self:
         """The speed of the steps that these records of one generation cover together. At least one record."""
         num_steps = max(sum(record.num_steps for record in records), 1)
-        step_s, data_s, forward_s, backward_s, update_s, communication_s = (
-            sum(getattr(record, name) for record in records) / num_steps for name in _TIMES
-        )
+        step_s = sum(record.seconds for record in records) / num_steps
         seconds, tokens = step_s * num_steps, sum(record.input_tokens for record in records)
         padded = sum(record.padded_tokens for record in records)
         available = seconds * records[-1].peak_flops_per_s
@@ -47,11 +45,7 @@ class Speed:
             mfu=sum(record.flops for record in records) / available if available else 0.0,
             peak_memory_bytes=records[-1].peak_memory_bytes,
             step_s=step_s,
-            data_s=data_s,
-            forward_s=forward_s,
-            backward_s=backward_s,
-            update_s=update_s,
-            communication_s=communication_s,
+            **{name: sum(getattr(record, name) for record in records) / num_steps for name in _PARTS},
         )
 
     @property

@@ -48,12 +48,8 @@ def no_progress(_what: str) -> AbstractContextManager[Progress]:
     return nullcontext(lambda _done, _of: None)
 
 
-def not_shown(_what: str) -> AbstractContextManager[Say]:
-    """A context that shows nothing. A `Doing`."""
-    return nullcontext(silent)
-
-
-def _not_watched(_started: StartedRun) -> AbstractContextManager[Say]:
+def not_shown(_what: object) -> AbstractContextManager[Say]:
+    """A context that shows nothing. A `Doing`, and a `Display.watch`."""
     return nullcontext(silent)
 
 
@@ -69,7 +65,7 @@ class Display:
     """takes the name of the work, and returns a context whose value is called during the work"""
     doing: Doing = not_shown
     """shows what is being done if it takes more than some seconds"""
-    watch: Callable[[StartedRun], AbstractContextManager[Say]] = _not_watched
+    watch: Callable[[StartedRun], AbstractContextManager[Say]] = not_shown
     """returns a context that shows the run's steps, and whose value shows messages between them"""
     verbose: bool = False
     """whether Ray's own messages are shown, which pass by this display"""

@@ -118,12 +118,11 @@ def through_processes(
     """Train both histories in local processes, one after the other, and compare them."""
     from planner.rehearsal.on_processes import gpu_backend, rehearse, train_observed, train_on_gpu  # torch
 
-    start, parts = _stages(job, sizes)
     fixed, history = folder / "fixed", folder / "history"
     worker = train_on_gpu if on_gpus else train_observed
     with LocalWorkers(max(sizes), gpu_backend(max(sizes)) if on_gpus else "gloo") as workers:
-        rehearse(workers, Launch(job=job, url=str(fixed)), start, worker, say, now)
-        rehearse(workers, Launch(job=job, url=str(history)), parts, worker, say, now)
+        for url, parts in zip((fixed, history), _stages(job, sizes), strict=True):
+            rehearse(workers, Launch(job=job, url=str(url)), parts, worker, say, now)
     now("comparing the two runs")
     return compare(job, fixed, history, sizes)
 

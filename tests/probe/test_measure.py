@@ -28,7 +28,8 @@ class Here:
 
     def ask(self, method, arguments):
         with ThreadPoolExecutor(len(self.probes)) as threads:
-            asked = [threads.submit(method, self.probes[place], *each) for place, each in arguments.items()]
+            calls = [(getattr(self.probes[place], method.__name__), each) for place, each in arguments.items()]
+            asked = [threads.submit(call, *each) for call, each in calls]
             return [each.result() for each in asked]
 
     def copies(self):
@@ -73,9 +74,9 @@ def test_the_sum_counts_the_slowest_node(tmp_path, monkeypatch):
     here = Here(tmp_path, tmp_path, tmp_path)
     for probe, seconds in zip(here.probes, (1, 1, 10), strict=True):
         monkeypatch.setattr(
-            probe.storage,
+            probe,
             "write",
-            lambda size, _limit_s, seconds=seconds, write=probe.storage.write: Move(
+            lambda size, _limit_s, seconds=seconds, write=probe.write: Move(
                 num_bytes=write(size, EVENT_S).num_bytes, seconds=seconds
             ),
         )

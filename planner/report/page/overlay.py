@@ -10,13 +10,21 @@ from planner.story.curves import Curve
 from planner.story.values import RunStory
 
 KEY = "compared"
-# Field of the story -> heading, and what x is.
+# Field of the story -> heading, what x is, caption.
 _CURVES = {
-    "loss": ("Loss by step", "step"),
-    "held_out": ("Held-out loss by step", "step"),
-    "loss_by_samples": ("Loss by samples", "samples"),
-    "loss_by_time": ("Loss by time", "second"),
-    "speed": ("Samples per second by step", "step"),
+    "loss": (
+        "Loss by step",
+        "step",
+        "Each run has its own colour and dashes. Where lines lie on each other, the losses agree.",
+    ),
+    "held_out": ("Held-out loss by step", "step", ""),
+    "loss_by_samples": ("Loss by samples", "samples", ""),
+    "loss_by_time": ("Loss by time", "second", "Time includes starts, pauses and commits."),
+    "speed": (
+        "Samples per second by step",
+        "step",
+        "The mean of each generation, without commits, evaluations and pauses.",
+    ),
 }
 
 
@@ -24,19 +32,12 @@ def overlay_section(runs: Sequence[ReportedRun], drawings: Mapping[str, Drawing]
     """A table of all runs, and pictures with all of them."""
     parts = [element("h2", f"{len(runs)} runs compared", id=KEY), _comparison(runs)]
     for name, drawing in drawings.items():
-        heading, where = _CURVES[name]
+        heading, where, caption = _CURVES[name]
         curves = {run.label: curve for run in runs if (curve := getattr(run.story, name)).x}
         words = " ".join(curve_words(label, curve, where) for label, curve in curves.items())
         data = curves_table(where, curves, heading)
-        parts += [element("h3", heading), picture(drawing, words, _CAPTIONS.get(name, ""), data)]
+        parts += [element("h3", heading), picture(drawing, words, caption, data)]
     return element("section", *parts, aria_labelledby=KEY)
-
-
-_CAPTIONS = {
-    "loss": "Each run has its own colour and dashes. Where lines lie on each other, the losses agree.",
-    "loss_by_time": "Time includes starts, pauses and commits.",
-    "speed": "The mean of each generation, without commits, evaluations and pauses.",
-}
 
 
 def _comparison(runs: Sequence[ReportedRun]) -> Html:

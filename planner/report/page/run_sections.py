@@ -57,9 +57,7 @@ def _tiles(run: ReportedRun) -> Html:
     if len(story.held_out.x) > 1:
         values.append(("held-out loss", f"{story.held_out.y[-1]:.4g}", f"from {story.held_out.y[0]:.4g}"))
     values.append(("wall time", span(times.total_s), f"{times.trained_s / max(times.total_s, 1e-9):.0%} trained"))
-    values.append(
-        ("samples/s", number(_rate(story.samples, times.trained_s)), "while it trained"),
-    )
+    values.append(("samples/s", number(_rate(story.samples, times.trained_s)), "while it trained"))
     if story.measured.tokens_per_s.x:
         values.append(("tokens/s", number(_rate(story.measured.mean_tokens_per_s, 1.0)), "while it trained"))
     if story.measured.mfu.x:
@@ -72,21 +70,35 @@ def _rate(amount: float, seconds: float) -> float:
 
 
 def _pictures(run: ReportedRun) -> list[Html]:
-    makers = (_timeline, _loss, _speed, _measured, _times, _step, _commits, _others)
-    return [section for make in makers for section in make(run)]
+    makers = {
+        "timeline": _timeline,
+        "loss": _loss,
+        "speed": _speed,
+        "measured": _measured,
+        "times": _times,
+        "step": _step,
+        "commits": _commits,
+        "others": _others,
+    }
+    # The section of commits also says that there are none.
+    shown = {*run.drawings, "commits"}
+    return [section for name, make in makers.items() if name in shown for section in make(run)]
+
+
+def _drawn(run: ReportedRun, name: str, heading: str, words: str, caption: str, data: Html) -> list[Html]:
+    """A heading, and the picture of that name below it (see `planner.report.page.html.picture`)."""
+    return [element("h3", heading), picture(run.drawings[name], words, caption, data)]
 
 
 def _timeline(run: ReportedRun) -> list[Html]:
     story = run.story
-    drawn = picture(
-        run.drawings["timeline"],
-        timeline_words(story),
+    caption = (
         "Above: the number of workers, and how many samples each of them computes per step. Below: the same samples "
         "stacked, one band per worker. The thick line is what entered each step. Dotted: no step was done. Numbers "
-        "above dashed lines are those of the list below.",
-        phase_rows(story),
+        "above dashed lines are those of the list below."
     )
-    return [element("h3", "Workers and global batch"), drawn, *_changes(story)]
+    drawn = _drawn(run, "timeline", "Workers and global batch", timeline_words(story), caption, phase_rows(story))
+    return [*drawn, *_changes(story)]
 
 
 def _changes(story: RunStory) -> list[Html]:
@@ -135,22 +147,16 @@ def _loss(run: ReportedRun) -> list[Html]:
     story = run.story
     words = [curve_words("Training loss", story.loss), curve_words("Held-out loss", story.held_out)]
     band = "" if story.loss.is_exact else " The band is the least and the largest loss of the steps of one point."
-    drawn = picture(
-        run.drawings["loss"],
-        " ".join(filter(None, words)),
-        f"Mean loss of each global batch, by step. Steps that were undone are not shown. {_marks(story)}{band}",
-        curves_table("step", {"training": story.loss, "held out": story.held_out}, "Loss"),
-    )
-    return [element("h3", "Loss"), drawn]
+    caption = f"Mean loss of each global batch, by step. Steps that were undone are not shown. {_marks(story)}{band}"
+    data = curves_table("step", {"training": story.loss, "held out": story.held_out}, "Loss")
+    return _drawn(run, "loss", "Loss", " ".join(filter(None, words)), caption, data)
 
 
 def _others(run: ReportedRun) -> list[Html]:
-    if "others" not in run.drawings:
-        return []
     curves = run.story.curves
     words = " ".join(curve_words(name, curve) for name, curve in curves.items())
-    drawn = picture(run.drawings["others"], words, _marks(run.story), curves_table("step", curves, "Other values"))
-    return [element("h3", "Gradient norm, learning rate and metrics"), drawn]
+    data = curves_table("step", curves, "Other values")
+    return _drawn(run, "others", "Gradient norm, learning rate and metrics", words, _marks(run.story), data)
 
 
 def _speed(run: ReportedRun) -> list[Html]:
@@ -163,13 +169,11 @@ def _speed(run: ReportedRun) -> list[Html]:
         f"({best:.1f} samples per second, mean of a generation of {workers}) times the number of workers. So uneven "
         f"splits and communication count as losses. {_marks(story)}"
     )
-    drawn = picture(run.drawings["speed"], words, caption, curves_table("step", {"samples/s": story.speed}, "Speed"))
-    return [element("h3", "Samples per second, against the ideal"), drawn]
+    data = curves_table("step", {"samples/s": story.speed}, "Speed")
+    return _drawn(run, "speed", "Samples per second, against the ideal", words, caption, data)
 
 
 def _measured(run: ReportedRun) -> list[Html]:
-    if "measured" not in run.drawings:
-        return []
     known = run.story.measured
     unit, memory = memory_curve(known)
     curves = {"tokens/s": known.tokens_per_s, "MFU": known.mfu, f"peak memory ({unit})": memory}
@@ -179,27 +183,22 @@ def _measured(run: ReportedRun) -> list[Html]:
         f"Tokens are those that entered a forward pass, without padding. MFU {mfu}. Memory is the largest of any "
         "worker so far."
     )
-    drawn = picture(run.drawings["measured"], words, caption, curves_table("step", curves, "Tokens, MFU and memory"))
-    return [element("h3", "Tokens, utilization and memory"), drawn]
+    data = curves_table("step", curves, "Tokens, MFU and memory")
+    return _drawn(run, "measured", "Tokens, utilization and memory", words, caption, data)
 
 
 def _times(run: ReportedRun) -> list[Html]:
-    if "times" not in run.drawings:
-        return []
     times, parts = run.story.times, time_parts(run.story)
     again = f"Steps done again took {span(times.redone_s)}, which are in these figures." if times.redone_s else ""
     caption = (
         "Paused is the time before the first step of a generation, since the last record. Lost are steps whose work a "
         f"failure undid. {again}"
     )
-    table = parts_table(parts, "Where the time went")
-    drawn = picture(run.drawings["times"], f"{_shares(parts)} The whole is {span(times.total_s)}.", caption, table)
-    return [element("h3", "Where the time went"), drawn]
+    words, heading = f"{_shares(parts)} The whole is {span(times.total_s)}.", "Where the time went"
+    return _drawn(run, "times", heading, words, caption, parts_table(parts, heading))
 
 
 def _step(run: ReportedRun) -> list[Html]:
-    if "step" not in run.drawings:
-        return []
     measured, parts = run.story.measured, step_parts(run.story)
     communication_s = measured.step_parts.get("communication", 0.0)
     share = communication_s / max(measured.seconds, 1e-9)
@@ -207,8 +206,7 @@ def _step(run: ReportedRun) -> list[Html]:
         f"Means over workers. Collectives took {span(communication_s)} ({share:.1%}). They overlap with the parts "
         "above, so they have no bar."
     )
-    drawn = picture(run.drawings["step"], _shares(parts), caption, parts_table(parts, "Inside a step"))
-    return [element("h3", "Inside a step"), drawn]
+    return _drawn(run, "step", "Inside a step", _shares(parts), caption, parts_table(parts, "Inside a step"))
 
 
 def _shares(parts: Mapping[str, float]) -> str:

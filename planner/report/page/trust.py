@@ -18,18 +18,13 @@ def _audit(run: ReportedRun) -> list[Html]:
     audit = run.audit
     if audit is None:
         return [heading, paragraph(element("strong", "Not audited."), run.not_audited)]
-    verdict = (
-        element("strong", "Audit: clean.", class_="good")
-        if audit.clean
-        else element("strong", "Audit: NOT CLEAN.", class_="bad")
-    )
-    meaning = (
-        "Every committed step used exactly its samples, and the chain of records is intact."
-        if audit.clean
-        else "Do not trust this run before you know why."
-    )
+    verdict, kind, meaning = "NOT CLEAN", "bad", "Do not trust this run before you know why."
+    if audit.clean:
+        whole = "Every committed step used exactly its samples, and the chain of records is intact."
+        verdict, kind, meaning = "clean", "good", whole
+    strong = element("strong", f"Audit: {verdict}.", class_=kind)
     findings = [element("ul", *(element("li", each) for each in audit.findings), class_="findings")]
-    return [heading, paragraph(verdict, meaning), *(findings if audit.findings else []), _audit_facts(audit)]
+    return [heading, paragraph(strong, meaning), *(findings if audit.findings else []), _audit_facts(audit)]
 
 
 def _audit_facts(audit: Audit) -> Html:
