@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from planner.base.wait_reports import reminded
@@ -69,9 +68,7 @@ class TrackingChild:
     def _advice(self) -> str:
         return f"Training goes on. Send the rows later: {self._command}"
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         if self._process is None or self._listening is None:
             return
         self._is_ending = True
