@@ -11,27 +11,10 @@ from typing import Any, Self
 from planner.keeper.addresses import Address
 from planner.keeper.copies import Copy, CopyKey
 from planner.keeper.descriptions import copy_of
-from planner.keeper.errors import (
-    KeeperDamaged,
-    KeeperError,
-    KeeperFull,
-    KeeperGone,
-    NotCovered,
-    OtherKeeperGone,
-)
+from planner.keeper.errors import KeeperDamaged, KeeperError, KeeperGone, OtherKeeperGone
 from planner.keeper.handshake import connect
 from planner.keeper.memory import NAME_PREFIX, shown
 from planner.keeper.protocol import SILENCE_S, Header, Wire
-
-__all__ = [
-    "KeeperClient",
-    "KeeperDamaged",
-    "KeeperError",
-    "KeeperFull",
-    "KeeperGone",
-    "NotCovered",
-    "OtherKeeperGone",
-]
 
 
 class KeeperClient:

@@ -17,6 +17,7 @@ from planner.probe.figures import (
     repeated,
     slow_ones,
     slow_start_text,
+    slowest_s,
     together_gb_per_s,
 )
 from planner.probe.network import CONNECTIONS
@@ -144,17 +145,13 @@ def _network(nodes: Nodes, size_bytes: int, found: _Found, say: Callable[[str], 
         return
     say(f"network, {num} nodes at once")
     ring = repeated(lambda size: nodes.ask(NodeProbe.send, {place: (*ends[place], size) for place in range(num)}), pace)
-    each = [[Move(num_bytes=moves[0].num_bytes, seconds=_slowest_of(moves))] for moves in ring.moves]
+    each = [[Move(num_bytes=moves[0].num_bytes, seconds=slowest_s(moves))] for moves in ring.moves]
     found.figures.append(_rate("network, all at once", f"{num} nodes", each, "each sends to the next, the slowest"))
     if len({*nodes.addresses}) == 1:
         found.notes.append("All nodes are on one machine, so the network figures are of loopback, not of a network.")
     links = [f"{name} -> {names[(place + 1) % num]}" for place, name in enumerate(names)]
     for link, rate in slow_ones(links, ring.moves).items():
         found.notes.append(f"{link}: {rate:.3g} GB/s, less than half as fast as the other links at the same time.")
-
-
-def _slowest_of(moves: Sequence[Move]) -> float:
-    return max(move.seconds for move in moves)
 
 
 def _devices(names: Sequence[str], copies: Sequence[Copies], found: _Found) -> None:

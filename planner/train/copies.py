@@ -18,8 +18,9 @@ from torch import Tensor
 
 from planner.errors import StoreError, TrainingFailed
 from planner.events.event import Event
-from planner.keeper.client import KeeperClient, KeeperError, KeeperGone, OtherKeeperGone
+from planner.keeper.client import KeeperClient
 from planner.keeper.copies import Copy, CopyKey, Piece
+from planner.keeper.errors import KeeperError, KeeperGone, OtherKeeperGone
 from planner.train.background import BackgroundWork
 from planner.train.checkpoints.held_copy import HeldCopy, own_memory
 from planner.train.keeper_links import KeeperLinks

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from planner.events.saves import CopyInterval
 from planner.keeper.addresses import Keepers
-from planner.keeper.client import KeeperClient, KeeperError
+from planner.keeper.client import KeeperClient
+from planner.keeper.errors import KeeperError
 from planner.plan.interval import copy_interval
 from planner.store.commit_names import commit_name
 from planner.train.copies import Copies, Held

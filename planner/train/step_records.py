@@ -31,12 +31,8 @@ class StepJournal(Protocol):
         """The error after which this worker cannot write records, or None."""
         ...
 
-    def record_step(self, record: StepRecord) -> None:
-        """Record a completed step."""
-        ...
-
-    def record_measurement(self, record: MeasurementRecord) -> None:
-        """Record speed and memory of some steps."""
+    def record(self, record: StepRecord | MeasurementRecord) -> None:
+        """Record a completed step, or speed and memory of some steps."""
         ...
 
     def evaluate(self, step: int, objective: Objective) -> None:
@@ -115,9 +111,9 @@ class StepRecords:
             skipped=evidence.update.skipped,
             seconds=time.monotonic() - evidence.started_s,
         )
-        self._journal.record_step(record)
+        self._journal.record(record)
         for measurement in self._meter.end_step(record, is_due=totals.report > 0, is_last=is_last):
-            self._journal.record_measurement(measurement)
+            self._journal.record(measurement)
         return record
 
     def report(self, record: StepRecord, commits: CommitTimes, *, eval_s: float, is_last: bool) -> None:

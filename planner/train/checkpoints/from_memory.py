@@ -13,8 +13,9 @@ from torch import Tensor
 from planner.base import progress_counter
 from planner.events.saves import LoadedFromMemory
 from planner.keeper.addresses import Address, Keepers
-from planner.keeper.client import KeeperClient, KeeperError, KeeperGone
+from planner.keeper.client import KeeperClient
 from planner.keeper.copies import Copy, CopyKey
+from planner.keeper.errors import KeeperError, KeeperGone
 from planner.keeper.ranges import Read, Wanted, Whole, by_copy, newest_whole, plan_reads
 from planner.store.records import HeldManifest, Manifest, TrainingIdentity
 from planner.train.checkpoints.checkpoint import Saved, prepared
