@@ -181,7 +181,5 @@ class MemoryCopies:
 
 def _forget(keepers: Keepers, generation: int) -> None:
     for address in keepers.addresses:
-        with suppress(KeeperError):
-            client = KeeperClient(address, keepers.secret)
+        with suppress(KeeperError), KeeperClient(address, keepers.secret) as client:
             client.forget(generation)
-            client.close()
