@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from planner.base.text import last_line
 from planner.dispatch.keepers import KeeperActors, NodePlace, Published, has_keepers, is_closed, publish
@@ -59,28 +59,6 @@ def wanted(state: State, view: View) -> Wanted:
     return Wanted(nodes=frozenset(view.nodes) | places, leaving=leaving)
 
 
-class Actors(Protocol):
-    """What the census needs of `planner.dispatch.keepers.KeeperActors`."""
-
-    def find(self) -> list[str]:
-        """The nodes whose keeper is known to Ray."""
-
-    def open(self, node: str, place: NodePlace) -> Any:
-        """Start the node's keeper if it has none. Returns a reference to its `Address`."""
-
-    def ping(self, node: str) -> Any:
-        """A reference that is there when the node's keeper has answered."""
-
-    def answers(self, asked: Mapping[str, Any], wait_s: float) -> dict[str, Any]:
-        """Node -> answer or error, of the references that are there within `wait_s`."""
-
-    def is_gone(self, error: Exception) -> bool:
-        """Whether an error of a keeper says that it has ended."""
-
-    def end(self, node: str) -> None:
-        """End the node's keeper."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Kept:
     """One keeper, as this controller knows it."""
@@ -99,7 +77,7 @@ class Census:
 
     def __init__(
         self,
-        actors: Actors,
+        actors: KeeperActors,
         publish: Callable[[Published], None],
         *,
         is_closed: Callable[[], bool] = lambda: False,
