@@ -16,7 +16,7 @@ from _ballast import Ballast
 from _cluster import StepFile, clustered, demo_job
 
 from planner.job import GptModel, Job
-from planner.job.state_shapes import gpt_shapes
+from planner.job.model import gpt_shapes
 from planner.local_cluster.embedded import EmbeddedCluster
 
 LOCAL, SLOW = "local", "20 MB/s, 20 ms"

@@ -55,7 +55,7 @@ from planner.train.objectives.lm import LanguageModelling
 from planner.train.optimizer_step import Step, accumulate
 from planner.train.shard import build_model, shard
 from planner.train.state import TrainState, tensor_digest
-from planner.train.stopwatch import CpuStopwatch
+from planner.train.stopwatch import Stopwatch
 from planner.train.world import World
 
 BALANCED = "balanced"
@@ -122,7 +122,7 @@ class Side:
                 batches=batches,
                 totals=(num_tokens,),
                 seed=train.seed,
-                watch=CpuStopwatch(),
+                watch=Stopwatch(),
             )
             accumulate(state.model, self._objective, step)
             (loss,), check_sum = step.result()

@@ -43,7 +43,7 @@ from _results import write
 
 from planner.errors import TrainingFailed
 from planner.job import GptModel, Job
-from planner.job.state_shapes import gpt_shapes
+from planner.job.model import gpt_shapes
 from planner.keeper.process import KeeperProcess, started
 from planner.plan.interval import COPY_SHARE
 from planner.rehearsal.local_workers import LocalWorkers

@@ -20,7 +20,7 @@ from planner.cli.recipe_options import (
 )
 from planner.errors import UserError
 from planner.plan import BatchSizes, Plan, make_plan
-from planner.plan.limits import MAX_MICRO
+from planner.plan.factory import MAX_MICRO
 from planner.recipes import CheckOptions, Recipe, read_recipe
 from planner.recipes.unsupported import readable
 from planner.report.recipe_table import TableRow, check_json, check_lines, summary_line, trap_lines, unit_lines

@@ -21,7 +21,7 @@ from planner.cli.recipe_options import (
     options_of,
 )
 from planner.errors import UserError
-from planner.plan.limits import MAX_WORKERS
+from planner.plan.factory import MAX_WORKERS
 from planner.recipes import Recipe, job_of, needs_job, read_recipe, rewrite, targets
 from planner.recipes.unsupported import readable
 from planner.report.recipe_table import conversion_lines, rewrite_lines

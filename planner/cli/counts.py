@@ -1,7 +1,7 @@
 """Parses GPU counts and histories of world sizes from the command line."""
 
 from planner.errors import UserError
-from planner.plan.limits import MAX_WORKERS
+from planner.plan.factory import MAX_WORKERS
 
 _EXAMPLES = {"--gpus": "1-16, 7 or 3,5,7", "--history": "4,3,5,1"}
 

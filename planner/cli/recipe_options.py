@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from planner.errors import UserError
-from planner.plan.limits import MAX_MICRO, MAX_WORKERS
+from planner.plan.factory import MAX_MICRO, MAX_WORKERS
 from planner.recipes import RecipeOptions
 
 RecipeArgument = Annotated[

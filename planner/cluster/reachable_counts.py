@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from planner.cluster.nodes import Cluster
 from planner.plan import Resources, workers_on_node
-from planner.plan.limits import MAX_WORKERS
+from planner.plan.factory import MAX_WORKERS
 
 # Real weights are far lower: 65,536 nodes of weight 301.
 _OUT_OF_REACH = 1 << 40

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from planner.base.json_text import shown
 from planner.data.examples import ASSISTANT, BadRow, Turn, Turns
-from planner.data.json_types import shown
 from planner.errors import DataError
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")

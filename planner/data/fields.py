@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from planner.base.json_text import json_type
 from planner.data.examples import ASSISTANT, BadRow, TextOrTurns, Turn, Turns
-from planner.data.json_types import json_type
 
 Fields = Mapping[str, Any]
 """name -> value, without values that are null"""

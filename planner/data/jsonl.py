@@ -1,6 +1,5 @@
 """The data set of `data.kind: jsonl`: one JSON object per line, each non-blank line is a row."""
 
-import json
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,9 +9,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from planner.base.json_text import NoJson, json_type, json_value
 from planner.data.base import BOUNDARY, Progress, RowContribution, TokenIds, no_progress, token_row_counts
 from planner.data.foreign_files import HEAD_BYTES, require_rows
-from planner.data.json_types import json_type
 from planner.data.paths import MAX_LINE_BYTES, content_fingerprint, lines_of, opened, resolve
 from planner.errors import DataError
 
@@ -121,11 +120,9 @@ def read_rows(files: list[Path], field: str) -> Iterator[tuple[int, int, bytes]]
 def _content(line: bytes, field: str, where: str) -> bytes:
     """All tokens of a line's text: boundary, UTF-8 bytes, boundary."""
     try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise DataError(f"{where}: not JSON ({error}). Write one object per line") from error
-    except RecursionError as error:
-        raise DataError(f"{where}: nested too deeply. Write one flat object per line") from error
+        row = json_value(line)
+    except NoJson as error:
+        raise DataError(f"{where}: {error}. Write one object per line") from error
     if not isinstance(row, dict) or not isinstance(row.get(field), str):
         raise NoTextField.at(f"{where}: no text under {field!r} (found {_found(row, field)})")
     text: str = row[field]

@@ -4,7 +4,6 @@ The driver checks it before it starts anything, and every worker before it build
 """
 
 import importlib.util
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -14,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from planner.base.disk import expanded, open_regular, place_text, read_bounded
+from planner.base.json_text import NoJson, json_object, read_json_object, shown
 from planner.base.permissions import is_within
 from planner.base.text import how_to_install
-from planner.data.json_types import shown
 from planner.errors import UserError, shortened
 from planner.job import HfModel, Job
 
@@ -435,10 +434,10 @@ def _header(file: Path) -> Mapping[str, StoredTensor]:
     try:
         found = {
             name: _stored(file, 8 + length, item)
-            for name, item in json.loads(content).items()
+            for name, item in json_object(content).items()
             if name != "__metadata__"
         }
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{file}: not a safetensors file, or torn. Copy it again") from error
     end = max((tensor.end for tensor in found.values()), default=0)
     if end > size:
@@ -468,14 +467,11 @@ def _content(file: Path, most_bytes: int) -> bytes:
 
 def _read_json(file: Path, otherwise: str, most_bytes: int) -> dict[str, Any]:
     try:
-        found = json.loads(read_bounded(file, most_bytes))
+        return read_json_object(file, most_bytes)
     except OSError as error:
         raise UserError(f"{otherwise}: {file.name} cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{file}: not JSON ({error})") from error
-    if not isinstance(found, dict):
-        raise UserError(f"{file}: not a JSON object")
-    return found
+    except NoJson as error:
+        raise UserError(f"{file}: {error}") from error
 
 
 def _first_line(error: Exception) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from planner.data.json_types import json_type
+from planner.base.json_text import json_type
 from planner.errors import DataError
 
 

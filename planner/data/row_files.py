@@ -6,13 +6,13 @@ names a `planner.data.row.Reader`.
 """
 
 import inspect
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from planner.base.json_text import NoJson, json_value
 from planner.base.plugins import Plugin, installed
 from planner.data.foreign_files import HEAD_BYTES, require_rows
 from planner.data.json_array import array_values
@@ -125,11 +125,9 @@ def line_rows(file: Path) -> Iterator[RawRow]:
 
 def _parsed(line: bytes) -> tuple[Any, str]:
     try:
-        return json.loads(line), ""
-    except ValueError as error:
-        return None, f"not JSON ({error})"
-    except RecursionError:
-        return None, "nested too deeply"
+        return json_value(line), ""
+    except NoJson as error:
+        return None, str(error)
 
 
 def array_rows(file: Path) -> Iterator[RawRow]:

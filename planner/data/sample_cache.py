@@ -21,6 +21,7 @@ from typing import IO, Any
 
 from planner.base.disk import cache_folder
 from planner.base.format_versions import STORED, refusal
+from planner.base.json_text import read_json_object
 from planner.base.permissions import make_folder, opener_within
 from planner.base.wait_reports import WaitReports
 from planner.data.sample_sets import ChatSet, FeedbackSet, PackedSet, PairSet, SampleSet, samples_digest
@@ -30,6 +31,8 @@ _log = logging.getLogger(__name__)
 
 # Smaller data is tokenized in a few seconds.
 LEAST_BYTES = 16 * 2**20
+# Of what describes the samples: names, digests, counts and notes.
+_MAX_FACTS_BYTES = 2**24
 # Number of data sets that are kept: the last used ones.
 _MOST = 8
 # Enough to tokenize gigabytes of text, and less than the timeout of a worker group's first step.
@@ -106,7 +109,7 @@ def _lock(file: IO[str], waits: Callable[[], None]) -> None:
 def _load(place: Path) -> SampleSet | None:
     """The samples in a folder, None if they are missing or altered."""
     with contextlib.suppress(OSError, ValueError, AttributeError, KeyError, TypeError):
-        facts = json.loads((place / "set.json").read_text(encoding="utf-8"))
+        facts = read_json_object(place / "set.json", _MAX_FACTS_BYTES)
         if why := refusal(facts.get("format"), "samples"):
             _log.warning("%s: %s, so rows are tokenized again", place / "set.json", why)
             return None

@@ -1,11 +1,10 @@
 """What a model's folder lacks of its tokenizer: files, packages, a class. Says it before or instead of transformers."""
 
 import importlib.util
-import json
 from pathlib import Path
 from typing import Any
 
-from planner.base.disk import read_bounded
+from planner.base.json_text import NoJson, read_json_object
 from planner.errors import DataError, shortened
 
 FAST = "tokenizer.json"
@@ -79,19 +78,19 @@ def why_not_loaded(folder: Path | None, error: BaseException, classes: Any) -> s
 
 def _torn(file: Path) -> str:
     try:
-        found = json.loads(read_bounded(file, _MAX_BYTES))
+        read_json_object(file, _MAX_BYTES)
     except OSError:  # it is not there, and need not be
         return ""
-    except (ValueError, RecursionError) as error:
-        return f"is not JSON ({error})"
-    return "" if isinstance(found, dict) else "is not a JSON object"
+    except NoJson as error:
+        return f"is {error}"
+    return ""
 
 
 def _foreign_class(folder: Path, classes: Any) -> str:
     """Why the class that the folder names cannot be used. Empty if it names none, or one of transformers."""
     try:
-        settings = json.loads(read_bounded(folder / _SETTINGS, _MAX_BYTES))
-    except (OSError, ValueError):
+        settings = read_json_object(folder / _SETTINGS, _MAX_BYTES)
+    except (OSError, NoJson):
         return ""
     name = settings.get("tokenizer_class")
     if not isinstance(name, str) or hasattr(classes, name) or hasattr(classes, f"{name}Fast"):

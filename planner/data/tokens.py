@@ -16,12 +16,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, Literal
+from typing import BinaryIO, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.base.format_versions import STORED, refusal
+from planner.base.json_text import json_object
 from planner.data.base import RowContribution, TokenIds, token_row_counts
 from planner.data.paths import opened, resolve
 from planner.errors import DataError
@@ -96,11 +97,11 @@ def read_header(file: Path, stream: BinaryIO) -> Header:
         raise DataError.of("data.path", f"{file}: its header is torn or altered. Prepare it again")
     # The seal is right, so some version of planner wrote this header.
     try:
-        value: dict[str, Any] = json.loads(rest)
+        value = json_object(rest)
         if why := refusal(value.get("format"), "tokens"):
             raise DataError.of("data.path", f"{file}: {why}. Use the version that prepared it, or prepare it again")
         header = Header(**value)
-    except (AttributeError, RecursionError, TypeError, ValueError):
+    except (TypeError, ValueError):
         header = None
     if header is None or not header.is_sound:
         raise DataError.of("data.path", f"{file}: its header is not one that planner writes. Prepare it again")

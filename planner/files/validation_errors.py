@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from planner.base.text import enumerated
 from planner.errors import printable
 from planner.files.messages import MAX_MISTAKES, KeyPath, Mistake, cut, dotted, show
 from planner.job import Job
@@ -122,7 +123,7 @@ def _nearest(root: _Schema, loc: Sequence[str | int]) -> str:
     # Without the refused key itself, which another kind of this section may know.
     near = near or [path for path in _all_paths(root, root) if path[-1] == key and path != (*section, key)]
     if near:
-        return f"Did you mean {_or(list(dict.fromkeys(map(dotted, near))))}?"
+        return f"Did you mean {enumerated(list(dict.fromkeys(map(dotted, near))), 'or')}?"
     return f"The keys of {dotted(section) or 'a job'} are {', '.join(known)}"
 
 
@@ -169,7 +170,7 @@ def _expected_scalar(node: _Schema) -> str:
     if kind == "number":
         return f"a number{_range(node)}"
     if kind == "string" and "examples" in node:
-        return f"text such as {_or(node['examples'])}"
+        return f"text such as {enumerated(node['examples'], 'or')}"
     if kind == "string" and "pattern" in node:
         return f"text that matches {node['pattern']}"
     if kind == "string":
@@ -204,7 +205,3 @@ def _meant(node: _Schema, value: Any) -> str:
 def _one_of(values: Iterable[Any]) -> str:
     names = [str(value).lower() if isinstance(value, bool) else str(value) for value in values]  # as in YAML
     return names[0] if len(names) == 1 else f"one of {', '.join(names)}"
-
-
-def _or(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"

@@ -3,27 +3,23 @@
 from planner.job.data import ChatData, Data, FeedbackData, JsonlData, OwnCode, PairsData, TextData, TokensData
 from planner.job.job import Job, batch_sizes, workers_of
 from planner.job.model import GptModel, HfModel, Lora, Model, OwnModel
-from planner.job.objective import Objective, ObjectiveSpec, ReferenceChoice, ReferenceSource
+from planner.job.objective import Objective, ObjectiveSpec, ReferenceSource
 from planner.job.objective_registry import spec_of
 from planner.job.objectives.dpo import DpoObjective
 from planner.job.objectives.ipo import IpoObjective
 from planner.job.objectives.kto import KtoObjective
 from planner.job.objectives.lm import LmObjective
-from planner.job.objectives.own import OwnObjective
 from planner.job.objectives.sft import SftObjective
 from planner.job.objectives.simpo import SimpoObjective
 from planner.job.optimizer import SGD, AdamW, Optimizer, OwnOptimizer, RMSprop
-from planner.job.settings import Batch, Checkpoint, Eval, Schedule, Train, Workers
+from planner.job.settings import Schedule, Train, Workers
 
 __all__ = [
     "SGD",
     "AdamW",
-    "Batch",
     "ChatData",
-    "Checkpoint",
     "Data",
     "DpoObjective",
-    "Eval",
     "FeedbackData",
     "GptModel",
     "HfModel",
@@ -39,11 +35,9 @@ __all__ = [
     "Optimizer",
     "OwnCode",
     "OwnModel",
-    "OwnObjective",
     "OwnOptimizer",
     "PairsData",
     "RMSprop",
-    "ReferenceChoice",
     "ReferenceSource",
     "Schedule",
     "SftObjective",

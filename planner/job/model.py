@@ -1,10 +1,15 @@
 """The job's section `model`: what to train."""
 
+from collections import Counter
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from planner.job.section import Section
+from planner.plan.commit_size import ModelShapes
+
+# Of `planner.train.models.gpt`, which imports torch.
+_VOCABULARY = 256
 
 
 class GptModel(Section):
@@ -85,3 +90,14 @@ class OwnModel(Section):
 
 
 Model = GptModel | HfModel | OwnModel
+
+
+def gpt_shapes(model: GptModel) -> ModelShapes:
+    """The shapes of the parameters of planner's own transformer. `planner.train.models.gpt.Gpt` has the same ones."""
+    d = model.width
+    block = Counter({(d,): 6, (3 * d, d): 1, (3 * d,): 1, (d, d): 1, (4 * d, d): 1, (4 * d,): 1, (d, 4 * d): 1})
+    shapes = Counter({shape: count * model.layers for shape, count in block.items()})
+    shapes.update([(_VOCABULARY, d), (model.context, d), (d,), (d,)])
+    if not model.tied_embeddings:
+        shapes.update([(_VOCABULARY, d)])
+    return ModelShapes(trained=shapes, num_blocks=model.layers)

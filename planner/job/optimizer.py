@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from planner.job.section import Section
+from planner.plan.commit_size import OptimizerTensors
 
 # Descriptions that several optimizers share.
 _LR = "peak learning rate"
@@ -52,3 +53,15 @@ class OwnOptimizer(Section):
 
 
 Optimizer = AdamW | RMSprop | SGD | OwnOptimizer
+
+
+def optimizer_tensors(optimizer: Optimizer) -> OptimizerTensors:
+    """The tensors of state that the job's optimizer keeps for each parameter.
+
+    torch.optim (2.13): AdamW has `exp_avg`, `exp_avg_sq` and the scalar `step`, RMSprop without momentum `square_avg`
+    and `step`, SGD `momentum_buffer` if it has momentum.
+    """
+    assert not isinstance(optimizer, OwnOptimizer)  # only the user's own loop knows
+    if isinstance(optimizer, SGD):
+        return OptimizerTensors(like_parameter=1 if optimizer.momentum else 0, scalars=0)
+    return OptimizerTensors(like_parameter=2 if isinstance(optimizer, AdamW) else 1, scalars=1)

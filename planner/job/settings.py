@@ -8,7 +8,8 @@ from planner.job import duration
 from planner.job.optimizer import Optimizer, OwnOptimizer
 from planner.job.resource_names import NOT_CUSTOM, refusal
 from planner.job.section import STORED_JOB, AutoOrEvery, DurationText, Every, Section
-from planner.plan.limits import LEAST_RESOURCE, MAX_GLOBAL_BATCH, MAX_MICRO, MAX_WORKERS
+from planner.plan.factory import MAX_GLOBAL_BATCH, MAX_MICRO, MAX_WORKERS
+from planner.plan.node_packing import LEAST_RESOURCE
 from planner.plan.plan import Mode, canonical_mode
 
 

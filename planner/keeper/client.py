@@ -11,34 +11,17 @@ from typing import Any, Self
 from planner.keeper.addresses import Address
 from planner.keeper.copies import Copy, CopyKey
 from planner.keeper.descriptions import copy_of
-from planner.keeper.errors import (
-    KeeperDamaged,
-    KeeperError,
-    KeeperFull,
-    KeeperGone,
-    NotCovered,
-    OtherKeeperGone,
-)
+from planner.keeper.errors import KeeperDamaged, KeeperError, KeeperGone
 from planner.keeper.handshake import connect
 from planner.keeper.memory import NAME_PREFIX, shown
 from planner.keeper.protocol import SILENCE_S, Header, Wire
-
-__all__ = [
-    "KeeperClient",
-    "KeeperDamaged",
-    "KeeperError",
-    "KeeperFull",
-    "KeeperGone",
-    "NotCovered",
-    "OtherKeeperGone",
-]
 
 
 class KeeperClient:
     """One connection to a keeper. One thread may use it at a time.
 
     Every method raises KeeperGone when the keeper does not answer: 5 s for the connection, 60 s of silence. The
-    connection is closed then, and the next call makes a new one. OtherKeeperGone is the exception: it leaves it open.
+    connection is closed then, and the next call makes a new one.
     """
 
     def __init__(self, address: Address, secret: str, *, silence_s: float = SILENCE_S) -> None:
@@ -87,8 +70,7 @@ class KeeperClient:
         Raises:
             KeeperError: there is no place for it, it is too small, or it was opened for writing meanwhile.
         """
-        with self._request({"do": "seal", "copy": copy.as_json()}) as wire:
-            digests = wire.answer()["digests"]
+        digests = self._answer({"do": "seal", "copy": copy.as_json()})["digests"]
         pieces = [replace(piece, digest=digest) for piece, digest in zip(copy.pieces, digests, strict=True)]
         return replace(copy, pieces=tuple(pieces))
 
@@ -103,8 +85,7 @@ class KeeperClient:
             KeeperDamaged: bytes differ from their digest. They changed in memory after `seal`, or on the way.
             KeeperError: there is no sealed copy of this key, or it was opened for writing meanwhile.
         """
-        with self._request({"do": "replicate", "key": asdict(key), "to": asdict(to)}) as wire:
-            wire.answer()
+        self._answer({"do": "replicate", "key": asdict(key), "to": asdict(to)})
 
     def copies(self) -> list[Copy]:
         """All sealed copies in the keeper's memory: its own workers', and replicas."""
@@ -119,8 +100,7 @@ class KeeperClient:
             KeeperDamaged: a piece differs. The message names the first one.
             KeeperError: there is no sealed copy of this key and step, or it was opened for writing meanwhile.
         """
-        with self._request({"do": "check", "key": asdict(key), "step": step}) as wire:
-            wire.answer()
+        self._answer({"do": "check", "key": asdict(key), "step": step})
 
     @contextlib.contextmanager
     def mapped(self, key: CopyKey, step: int | None = None) -> Iterator[memoryview]:
@@ -134,8 +114,7 @@ class KeeperClient:
             where = wire.answer()
             memory = self._opened(key, where, mmap.ACCESS_READ)
         yield memory
-        with self._request({"do": "unchanged", "key": asdict(key), "version": where["version"]}) as wire:
-            wire.answer()
+        self._answer({"do": "unchanged", "key": asdict(key), "version": where["version"]})
 
     def read(self, key: CopyKey, parts: Sequence[tuple[int, memoryview]], step: int | None = None) -> None:
         """Fill memory with ranges of a sealed copy. It takes its worker's own copy first, otherwise a replica.
@@ -164,10 +143,14 @@ class KeeperClient:
 
     def forget(self, before_generation: int) -> None:
         """Let the keeper free all copies of earlier generations: workers' own and replicas."""
-        with self._request({"do": "forget", "before_generation": before_generation}) as wire:
-            wire.answer()
+        self._answer({"do": "forget", "before_generation": before_generation})
         # A mapping would keep the memory that the keeper has freed.
         self._mapped = {key: mapped for key, mapped in self._mapped.items() if key.generation >= before_generation}
+
+    def _answer(self, header: Header) -> Header:
+        """The answer to a request of one header."""
+        with self._request(header) as wire:
+            return wire.answer()
 
     def _connected(self) -> Wire:
         if self._wire is None:
@@ -181,8 +164,6 @@ class KeeperClient:
         try:
             wire.send(header)
             yield wire
-        except OtherKeeperGone:
-            raise
         except KeeperGone as error:
             self.close()
             address = self.address

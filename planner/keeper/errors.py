@@ -1,8 +1,8 @@
-"""What can go wrong with a keeper. The other rooms import these names from `planner.keeper.client`.
+"""What can go wrong with a keeper.
 
 KeeperError                a keeper refused, or cannot do what was asked
 +-- KeeperGone             no answer: the connection ended, or a timeout passed
-|   +-- OtherKeeperGone    this keeper answers, but the one that it sends a copy to does not
++-- OtherKeeperGone        this keeper answers, but the one that it sends a copy to does not
 +-- KeeperFull             a keeper's memory has no room for a copy
 +-- KeeperDamaged          bytes differ from their digest
 +-- NotCovered             the copies do not have all that was asked for
@@ -22,7 +22,7 @@ class KeeperGone(KeeperError):
     """A keeper does not answer: the connection ended, a timeout passed, or something else listens there."""
 
 
-class OtherKeeperGone(KeeperGone):
+class OtherKeeperGone(KeeperError):
     """This keeper answers. The one that it was to send a copy to does not."""
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import xxhash
 
+from planner.base.json_text import NoJson, json_object
 from planner.keeper.errors import BY_NAME, KeeperError, KeeperGone
 
 SILENCE_S = 60.0
@@ -54,13 +55,9 @@ class Wire:
         if num_bytes > MAX_HEADER_BYTES:
             raise KeeperGone(f"The peer announced a header of {num_bytes} bytes. The most is {MAX_HEADER_BYTES}.")
         try:
-            header = json.loads(self._exactly(num_bytes))
-        # JSON that is nested deeply enough ends in a RecursionError.
-        except (ValueError, RecursionError) as error:
-            raise KeeperGone(f"The peer sent a header that is no JSON: {type(error).__name__}.") from error
-        if not isinstance(header, dict):
-            raise KeeperGone(f"The peer sent a header that is no object: {type(header).__name__}.")
-        return header
+            return json_object(self._exactly(num_bytes))
+        except NoJson as error:
+            raise KeeperGone(f"The peer sent a header that is {error}.") from error
 
     def wait(self) -> Header:
         """Wait for a request, however long it takes, and receive it."""

@@ -15,20 +15,7 @@ from planner.keeper.copies import CopyKey, Piece
 from planner.keeper.errors import NotCovered
 from planner.keeper.whole_steps import Source, Whole, newest_whole
 
-__all__ = ["Read", "Source", "Wanted", "Whole", "by_copy", "newest_whole", "plan_reads"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """The elements `[start, stop)` of a tensor, flattened."""
-
-    name: str
-    dtype: str
-    """as torch names it, `float32`"""
-    shape: tuple[int, ...]
-    """of the whole tensor"""
-    start: int
-    stop: int
+__all__ = ["Read", "Whole", "by_copy", "newest_whole", "plan_reads"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +43,16 @@ class _Held:
     """each with the piece's offset in its own memory"""
 
 
-def plan_reads(whole: Whole, wanted: Sequence[Wanted], own_node: str) -> list[Read]:
+def plan_reads(whole: Whole, wanted: Sequence[Piece], own_node: str) -> list[Read]:
     """The reads that fill all wanted ranges: each byte once, sorted by range and offset, adjacent ones in one.
 
     Bytes come from `own_node` if a copy there has them. Otherwise they are spread over the nodes that have them, and
     workers on different nodes begin with different ones.
+
+    Args:
+        whole: the copies.
+        wanted: the worker's own shards. Where they lie in memory, and their digests, do not matter.
+        own_node: of the worker.
 
     Raises:
         NotCovered: no copy has a wanted element, or the copies have the tensor in another dtype or shape.
@@ -116,7 +108,7 @@ def _index(whole: Whole, names: set[str]) -> Mapping[str, list[_Held]]:
     return found
 
 
-def _reads(want: Wanted, index: Mapping[str, list[_Held]], spread: _Spread) -> Iterator[Read]:
+def _reads(want: Piece, index: Mapping[str, list[_Held]], spread: _Spread) -> Iterator[Read]:
     """The reads of one range, in order: one for each part within which the copies that have it do not change."""
     num_elements = math.prod(want.shape)
     if not 0 <= want.start <= want.stop <= num_elements:
@@ -148,7 +140,7 @@ def _reads(want: Wanted, index: Mapping[str, list[_Held]], spread: _Spread) -> I
         )
 
 
-def _item_bytes(want: Wanted, pieces: Sequence[_Held]) -> int:
+def _item_bytes(want: Piece, pieces: Sequence[_Held]) -> int:
     """The bytes of one element of a tensor, which all copies must describe as it is wanted. 1 if it has no elements."""
     if not pieces:
         raise NotCovered(f"No copy has a tensor {want.name}. The copies are of another model or optimizer.")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Self
 
 from planner.keeper.addresses import Address
-from planner.keeper.errors import KeeperError, KeeperGone, OtherKeeperGone
+from planner.keeper.errors import KeeperError, KeeperGone
 from planner.keeper.handshake import greet
 from planner.keeper.links import Links
 from planner.keeper.memory import Memory
@@ -84,12 +84,6 @@ class Keeper:
             return 0.0 if self._num_at_work else self._clock() - self._last_s
 
     @property
-    def num_connections(self) -> int:
-        """Of workers, other keepers, and strangers who have not proved anything yet."""
-        with self._lock:
-            return len(self._connections)
-
-    @property
     def used_bytes(self) -> int:
         """Of all places in its memory."""
         return self._desk.memory.used_bytes
@@ -150,8 +144,6 @@ class Keeper:
             serve = REQUESTS.get(str(request.get("do")), unknown)
             try:
                 serve(self._desk, wire, request)
-            except OtherKeeperGone as error:
-                wire.refuse(error)
             except KeeperGone:
                 raise
             except KeeperError as error:

@@ -1,11 +1,12 @@
 """The results of one look at a cloud's metadata: nothing, a notice, or trouble (no usable answer)."""
 
-import json
 import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
+
+from planner.base import json_text
 
 _EXCERPT = 80
 
@@ -75,10 +76,9 @@ def malformed(body: bytes) -> Trouble:
 def json_object(body: bytes) -> dict[str, Any]:
     """The JSON object in `body`, empty if there is none."""
     try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
+        return json_text.json_object(body)
+    except json_text.NoJson:
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def unix_seconds(text: object) -> float | None:

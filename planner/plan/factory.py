@@ -5,8 +5,12 @@ from typing import get_args
 
 from planner.errors import PlanError
 from planner.plan.layout import LAYOUTS
-from planner.plan.limits import MAX_GLOBAL_BATCH, MAX_MICRO, MAX_WORKERS
 from planner.plan.plan import LAYOUT_VERSION, Mode, Plan
+
+# The largest numbers that planner accepts, in job files and plans.
+MAX_GLOBAL_BATCH = 2**20
+MAX_MICRO = 4096
+MAX_WORKERS = 65_536
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,8 @@ Resources = Mapping[str, float]
 
 PARTS = 10_000
 """Ray counts resources in ten-thousandths: `kResourceUnitScaling` in its src/ray/common/constants.h"""
+LEAST_RESOURCE = 1 / PARTS
+"""the smallest amount of a resource that a worker can take"""
 
 # Ray splits these into instances of 1, and a worker that takes a fraction gets it from a single instance: GPU in Ray's
 # src/ray/common/scheduling, the others by the default of RAY_custom_unit_instance_resources (Ray 2.60).

@@ -4,13 +4,13 @@ Apart from reading run folders, it is pure. No torch, no Ray.
 """
 
 import contextlib
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
+from planner.base.json_text import NoJson, json_object
 from planner.base.text import counted
 from planner.plan import BatchSizes, make_plan
 from planner.provenance.lineage import whole_lineage
@@ -92,8 +92,8 @@ def _lines(observed: bytes) -> list[dict[str, Any]]:
     """The parsed lines. A line that a killed worker left torn is ignored."""
     lines = []
     for line in observed.decode().splitlines():
-        with contextlib.suppress(ValueError):
-            lines.append(json.loads(line))
+        with contextlib.suppress(NoJson):
+            lines.append(json_object(line))
     return lines
 
 

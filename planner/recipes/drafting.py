@@ -8,7 +8,7 @@ from typing import Any
 from planner.files.messages import cut
 from planner.job import Train
 from planner.job.objectives import OURS
-from planner.plan.limits import MAX_GLOBAL_BATCH, MAX_MICRO
+from planner.plan.factory import MAX_GLOBAL_BATCH, MAX_MICRO
 from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Draft
 from planner.recipes.scalars import Unresolved, number, written

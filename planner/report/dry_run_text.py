@@ -5,10 +5,9 @@ from collections.abc import Sequence
 
 from planner.base.text import counted
 from planner.job import Job
-from planner.job.gradient import GradientRule, gradient_rule
+from planner.job.gradient import GradientRule, gradient_rule, placement_text
 from planner.job.step_schedule import conversions
 from planner.job.tracking import Tracking
-from planner.plan.accumulator_placement import placement_text
 from planner.plan.commit_size import NotKnown
 from planner.report.commit_text import commit_keys, dry_run_lines
 from planner.report.plan_table import plan_object, plan_table

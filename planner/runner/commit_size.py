@@ -9,7 +9,8 @@ from planner.data import model_files
 from planner.data.stored_shapes import stored_shapes
 from planner.errors import UserError
 from planner.job import GptModel, HfModel, Job
-from planner.job.state_shapes import gpt_shapes, optimizer_tensors
+from planner.job.model import gpt_shapes
+from planner.job.optimizer import optimizer_tensors
 from planner.plan.commit_size import CommitSize, ModelShapes, NotKnown
 
 _OWN_LOOP = "your own loop makes the model. After the first commit, see the size of its folder in the run's checkpoints"

@@ -3,8 +3,11 @@
 import json
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any
 
 from planner.base.format_versions import STORED
+from planner.base.json_text import NoJson, json_object
 from planner.errors import StaleGeneration, StoreError
 from planner.store.commit_names import commit_of, named
 from planner.store.records import require_format
@@ -43,7 +46,7 @@ class Claims:
         """
         content = json.dumps({"format": STORED["generations"], **claim}, sort_keys=True).encode()
         for number in range(self.newest_generation() + 1, _MAX_GENERATION + 1):
-            if self.storage.create(f"generations/{number:06d}.json", content):
+            if self.storage.create(_claim_file(number), content):
                 return number
         raise StoreError(
             f"{self.storage.url}: generation {_MAX_GENERATION} is taken, and there is none after it. "
@@ -59,14 +62,15 @@ class Claims:
             NewerFormat: another version of planner wrote a claim.
         """
         for number in reversed(self.generations()):
-            where = f"generations/{number:06d}.json"
-            try:
-                claim = json.loads(self.storage.read(where))
-            except (StoreError, ValueError, RecursionError):
-                continue
-            if isinstance(claim, dict):
-                require_format(claim.pop("format", None), "generations", where)
+            if (claim := self.claim(number)) is not None:
+                require_format(claim.pop("format", None), "generations", _claim_file(number))
                 yield claim
+
+    def claim(self, number: int) -> dict[str, Any] | None:
+        """The claim of a generation, of any version of planner. None if it is torn or cannot be read."""
+        with suppress(StoreError, NoJson):
+            return json_object(self.storage.read(_claim_file(number)))
+        return None
 
     def require_current(self, generation: int) -> None:
         """Check that no newer generation has claimed the run.
@@ -80,6 +84,10 @@ class Claims:
                 f"{self.storage.url}: generation {newest} has taken over this run from generation {generation}. "
                 "Another driver is running it, so this one commits nothing more"
             )
+
+
+def _claim_file(number: int) -> str:
+    return f"generations/{number:06d}.json"
 
 
 def _numbers(names: Iterable[str], ending: str) -> list[int]:

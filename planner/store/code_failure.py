@@ -13,7 +13,7 @@ from pydantic import Field
 from planner.base.format_versions import STORED
 from planner.base.user_errors import MAX_TRACEBACK_CHARS
 from planner.errors import MAX_CHARS, StoreError
-from planner.store.records import Sealed, seal, unseal
+from planner.store.records import Sealed, seal, unseal_if_whole
 from planner.store.storage import Storage
 
 FAILURE_FILE = "failure.json"
@@ -56,9 +56,4 @@ def read_failure(storage: Storage) -> CodeFailure | None:
     Raises:
         StoreError: the store does not answer.
     """
-    content = storage.read_first(FAILURE_FILE, 2**20)
-    with contextlib.suppress(StoreError):
-        if content:
-            value: CodeFailure = unseal(content, CodeFailure, FAILURE_FILE)
-            return value
-    return None
+    return unseal_if_whole(storage.read_first(FAILURE_FILE, 2**20), CodeFailure, FAILURE_FILE)

@@ -1,11 +1,11 @@
 """The jobs that a run was made with, each in a file that its digest names."""
 
 import contextlib
-import json
 from hashlib import sha256
 from typing import Any, Final
 
 from planner.base.format_versions import STORED
+from planner.base.json_text import NoJson, json_object
 from planner.base.text import as_submitted
 from planner.errors import ObjectiveUnavailable, StoreError, TrackerUnavailable
 from planner.job import Job
@@ -78,10 +78,10 @@ class Jobs:
         if sha256(content).hexdigest() != job_digest:
             raise StoreError(f"{where}: torn or altered since it was written (its digest does not match)")
         try:
-            value = json.loads(content)
+            value = json_object(content)
             require_format(value.pop("format", None), "jobs", where)
             return Job.model_validate(value, context=STORED_JOB)
-        except (AttributeError, TypeError, ValueError, RecursionError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise StoreError(f"{where}: not a job of this version of planner{_lack(content)}") from error
 
     def job_if_known(self, job_digest: str) -> Job | None:
@@ -95,8 +95,8 @@ class Jobs:
 
 def _lack(content: bytes) -> str:
     """Why the objective or a tracker of a job's file is not usable here. Empty if they are not the reason."""
-    with contextlib.suppress(LookupError, TypeError, ValueError, RecursionError):
-        value = json.loads(content)
+    with contextlib.suppress(LookupError, TypeError, NoJson):
+        value = json_object(content)
         try:
             OBJECTIVES.spec_of_kind(str(value["objective"]["kind"]))
             for section in value.get("tracking", ()):

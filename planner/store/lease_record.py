@@ -10,7 +10,7 @@ from pydantic import Field
 
 from planner.base.format_versions import STORED
 from planner.errors import NewerFormat, StoreError
-from planner.store.records import Count, Sealed, unseal
+from planner.store.records import Count, Sealed, unseal, unseal_if_whole
 
 
 class LeaseRecord(Sealed):
@@ -60,11 +60,7 @@ class FoundLease(NamedTuple):
     @property
     def holder(self) -> LeaseRecord | None:
         """The driver. None if the lease is torn or of another version. Then only watching shows if it is renewed."""
-        try:
-            value: LeaseRecord = unseal(self.content, LeaseRecord, lease_name(self.number))
-        except StoreError:
-            return None
-        return value
+        return unseal_if_whole(self.content, LeaseRecord, lease_name(self.number))
 
     @property
     def refusal(self) -> str:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from planner.base.json_text import NoJson, json_object
 from planner.errors import StoreError
 from planner.store.records import (
     NO_HEAD,
@@ -160,9 +161,9 @@ def require_segment_format(content: bytes, where: str) -> None:
         NewerFormat: another version of planner wrote the segment.
     """
     try:
-        record = json.loads(content.partition(b"\n")[0])["record"]
+        record = json_object(content.partition(b"\n")[0])["record"]
         is_header = record["kind"] == "generation"
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (NoJson, KeyError, TypeError):
         return
     if is_header:
         require_format(record.get("format"), "ledger", where)

@@ -4,11 +4,12 @@ import hashlib
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from planner.base.format_versions import STORED, refusal
+from planner.base.json_text import NoJson, json_object
 from planner.errors import NewerFormat, StoreError
 from planner.events.event import Event, event_of
 from planner.plan.plan import canonical_mode
@@ -70,6 +71,9 @@ class Sealed(StoredModel):
     stored_as: ClassVar[str]
     """the value's name in `planner.base.format_versions.STORED`"""
     format: int
+
+
+_Sealed = TypeVar("_Sealed", bound=Sealed)
 
 
 class RunId(Sealed):
@@ -380,7 +384,7 @@ def seal(value: Sealed) -> bytes:
     return json.dumps({"sha256": chained("", text), "value": json.loads(text)}, indent=1, sort_keys=True).encode()
 
 
-def unseal(content: bytes, model: type[Sealed], where: str) -> Any:
+def unseal(content: bytes, model: type[_Sealed], where: str) -> _Sealed:
     """Read back a value that `seal` wrote, and check its format and digest.
 
     Raises:
@@ -401,6 +405,13 @@ def unseal(content: bytes, model: type[Sealed], where: str) -> Any:
     return value
 
 
+def unseal_if_whole(content: bytes, model: type[_Sealed], where: str) -> _Sealed | None:
+    """Read back a value that `seal` wrote. None if it is torn, altered, of another version, or empty."""
+    with suppress(StoreError):
+        return unseal(content, model, where)
+    return None
+
+
 def sealed_digest(content: bytes, where: str) -> str:
     """The digest that `seal` stored beside a value. Only `unseal` checks whether it matches the value.
 
@@ -408,10 +419,9 @@ def sealed_digest(content: bytes, where: str) -> str:
         StoreError: the content has no digest.
     """
     try:
-        digest = json.loads(content)["sha256"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        return str(json_object(content)["sha256"])
+    except (NoJson, KeyError) as error:
         raise StoreError(f"{where}: torn") from error
-    return str(digest)
 
 
 def parse_record(line: str, where: str) -> Record:

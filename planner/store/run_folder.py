@@ -75,8 +75,7 @@ class RunFolder(Jobs, Claims):
         """
         if not self.storage.exists("run.json"):
             raise no_run_error(self.storage.url)
-        value: RunId = unseal(self.storage.read("run.json"), RunId, f"{self.storage.url}/run.json")
-        return value
+        return unseal(self.storage.read("run.json"), RunId, f"{self.storage.url}/run.json")
 
     # -- commits
 
@@ -108,7 +107,7 @@ class RunFolder(Jobs, Claims):
     def _described(self, name: str, folder: str, kind: type[Manifest]) -> Manifest:
         where = f"{folder}/{name}.json"
         # A held step names each worker's shards: 110 MB for 512 workers and 2,160 tensors.
-        manifest: Manifest = unseal(self.storage.read(where, MAX_BLOB_BYTES), kind, where)
+        manifest = unseal(self.storage.read(where, MAX_BLOB_BYTES), kind, where)
         names = {name, commit_name(manifest.step, manifest.generation)}
         if manifest.run_id != self.identity().run_id or names != {manifest.name}:
             what = "step" if kind is HeldManifest else "commit"

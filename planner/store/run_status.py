@@ -11,8 +11,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, ValidationError
 
 from planner.base.format_versions import STORED
-from planner.errors import StoreError
-from planner.store.records import Count, Sealed, StoredModel, seal, unseal
+from planner.store.records import Count, Sealed, StoredModel, seal, unseal_if_whole
 from planner.store.storage import Storage
 
 STATUS_FILE = "status.json"
@@ -89,12 +88,7 @@ def read_status(storage: Storage) -> RunStatus | None:
     Raises:
         StoreError: the store does not answer.
     """
-    content = storage.read_first(STATUS_FILE, 2**24)
-    with contextlib.suppress(StoreError):
-        if content:
-            value: RunStatus = unseal(content, RunStatus, STATUS_FILE)
-            return value
-    return None
+    return unseal_if_whole(storage.read_first(STATUS_FILE, 2**24), RunStatus, STATUS_FILE)
 
 
 class StatusWriter:

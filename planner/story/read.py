@@ -1,10 +1,8 @@
 """Reads a run's story from its folder. It reads each ledger once, in parts, and does not check the chain."""
 
-import json
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 
-from planner.errors import StoreError
 from planner.store.follow import WholeLedger
 from planner.store.records import Manifest
 from planner.store.run_folder import RunFolder
@@ -44,12 +42,8 @@ def read_story(
 def _hosts(run: RunFolder) -> Iterator[str]:
     """The machines of the processes that claimed the newest generations. Torn claims are left out."""
     for number in run.generations()[-_MOST_CLAIMS:]:
-        try:
-            claim = json.loads(run.storage.read(f"generations/{number:06d}.json"))
-        except (StoreError, ValueError, RecursionError):
-            continue
-        if isinstance(claim, dict) and claim.get("host"):
-            yield str(claim["host"])
+        if host := (run.claim(number) or {}).get("host"):
+            yield str(host)
 
 
 _MOST_CLAIMS = 100

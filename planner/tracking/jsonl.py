@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from planner.base.disk import expanded
+from planner.base.json_text import json_object
 from planner.base.permissions import make_folder, opener_within
 from planner.errors import TrackerUnavailable
 from planner.job.tracking import JsonlTracking
@@ -88,9 +89,9 @@ def _cut_torn_line(path: Path, run_id: str) -> int:
     if not whole:
         return -1
     try:
-        row = json.loads(whole)
+        row = json_object(whole)
         step, found = int(row["step"]), row["run_id"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise _not_ours(path, "no row of planner's") from error
     if found != run_id:
         raise _not_ours(path, "a row of another run")

@@ -6,7 +6,6 @@ tracking/<kind>-<digest>.lock     held by the process that sends, so that two pr
 
 import contextlib
 import fcntl
-import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from planner.base.format_versions import STORED
+from planner.base.json_text import json_object
 from planner.base.permissions import opener_within
 from planner.errors import RunError, StoreError
 from planner.job.tracking import Tracking
@@ -56,10 +56,10 @@ def read_state(storage: Storage, name: str) -> SentState:
     if not storage.exists(where):
         return SentState()
     try:
-        value = json.loads(storage.read(where))
+        value = json_object(storage.read(where))
         found = value.pop("format", None)
         state = SentState(tracker_id=str(value["tracker_id"]), step=int(value["step"]))
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return SentState()
     require_format(found, "tracking", where)
     return state

@@ -35,13 +35,7 @@ class TokenCounts:
 
     def __add__(self, other: "TokenCounts") -> "TokenCounts":
         """The tokens of both."""
-        return TokenCounts(
-            inputs=self.inputs + other.inputs,
-            padded=self.padded + other.padded,
-            squares=self.squares + other.squares,
-            mismatched=self.mismatched + other.mismatched,
-            mismatched_squares=self.mismatched_squares + other.mismatched_squares,
-        )
+        return TokenCounts(**{name: count + vars(other)[name] for name, count in vars(self).items()})
 
 
 class MicroBatch(Protocol):

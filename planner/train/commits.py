@@ -276,7 +276,7 @@ class Commits:
             manifest = flight.sealing.result()
             write_s = flight.sealing.ended_s - flight.began_s
             save_s += flight.sealing.seconds
-            self._journal.record_commit(
+            self._journal.record(
                 CommitRecord(
                     step=flight.step,
                     name=flight.name,

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from planner.errors import StoreError, TrainingFailed
 from planner.events.event import Event
-from planner.keeper.client import KeeperClient, KeeperError, KeeperGone, OtherKeeperGone
+from planner.keeper.client import KeeperClient
 from planner.keeper.copies import Copy, CopyKey, Piece
+from planner.keeper.errors import KeeperError, KeeperGone
 from planner.train.background import BackgroundWork
 from planner.train.checkpoints.held_copy import HeldCopy, own_memory
 from planner.train.keeper_links import KeeperLinks
@@ -279,7 +280,7 @@ class Copies:
         try:
             client.replicate(self._key(held.place), replica)
         except KeeperError as error:  # the copy on this node counts
-            if isinstance(error, KeeperGone) and not isinstance(error, OtherKeeperGone):
+            if isinstance(error, KeeperGone):  # the own node's
                 self._links.lose(error)
             else:
                 self._links.lose_replica(replica, error)

@@ -10,7 +10,8 @@ import torch
 from planner.base.host_memory import available_bytes
 from planner.events.saves import HostRoomLacking
 from planner.keeper.addresses import Keepers
-from planner.keeper.client import KeeperClient, KeeperError
+from planner.keeper.client import KeeperClient
+from planner.keeper.errors import KeeperError
 from planner.plan.commit_size import COPIES, COPIES_ON_OWN_NODE
 from planner.train.collectives import shard_of
 from planner.train.copies import next_node

@@ -22,15 +22,12 @@ from planner.store.jobs import job_digest
 from planner.store.ledger import LedgerWriter
 from planner.store.records import (
     AcceptedChange,
-    CommitRecord,
     EvalRecord,
     EventRecord,
     FileDigest,
     GenerationRecord,
     Manifest,
-    MeasurementRecord,
     Record,
-    StepRecord,
 )
 from planner.store.run_folder import RunFolder
 from planner.train.batches import Loader
@@ -101,7 +98,7 @@ class Journal:
         """The error after which the ledger cannot be written. Only rank 0 has it, so the loop must tell the others."""
         return self._failure
 
-    def _write(self, record: Record) -> None:
+    def record(self, record: Record) -> None:
         """Write a record on rank 0. Keep an error for later: the other ranks would wait for rank 0 in a collective.
 
         After an error nothing more is written, as no line may follow a torn one.
@@ -115,7 +112,7 @@ class Journal:
 
     def note(self, event: Event) -> None:
         """Write an event into the ledger, with its text. Any worker may call it. Only rank 0 writes."""
-        self._write(
+        self.record(
             EventRecord(
                 event=event.name,
                 facts=_as_submitted(facts_of(event)),
@@ -128,14 +125,6 @@ class Journal:
         """Flush the last records to the store."""
         if self._ledger is not None and self._failure is None and not self._ledger.is_torn:
             self._ledger.flush()
-
-    def record_step(self, record: StepRecord) -> None:
-        """Write the record of a completed step."""
-        self._write(record)
-
-    def record_measurement(self, record: MeasurementRecord) -> None:
-        """Write the record of some steps' speed and memory."""
-        self._write(record)
 
     def evaluate(self, step: int, objective: Objective) -> None:
         """Evaluate on the held-out samples before step `step`, and record the result. Nothing if there are none.
@@ -151,7 +140,7 @@ class Journal:
         if not math.isfinite(found.loss):
             self.note(HeldOutNotFinite(step=step))
             return
-        self._write(
+        self.record(
             EvalRecord(
                 step=step,
                 samples=self._job.eval.samples,
@@ -193,10 +182,6 @@ class Journal:
         """
         assert self._ledger is not None  # this is rank 0
         self._ledger.sync()
-
-    def record_commit(self, record: CommitRecord) -> None:
-        """Write the record of a commit that is durable."""
-        self._write(record)
 
     def manifest(
         self, name: str, step: int, cursor: int, *, files: tuple[FileDigest, ...], tensors: dict[str, str], head: str

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from planner.events.event import Event
 from planner.events.saves import KeeperFound, KeeperLost, ReplicaLost
 from planner.keeper.addresses import Address, Keepers
-from planner.keeper.client import KeeperClient, KeeperError, KeeperFull
+from planner.keeper.client import KeeperClient
+from planner.keeper.errors import KeeperError, KeeperFull
 
 _log = logging.getLogger(__name__)
 

@@ -22,11 +22,10 @@ from planner.errors import PlannerError, StoreError
 from planner.events.event import Event
 from planner.events.training import DataNote, GenerationStopped
 from planner.job import HfModel, Job
-from planner.job.gradient import gradient_rule
+from planner.job.gradient import accumulator_placement, gradient_rule
 from planner.job.step_schedule import StepSchedule, conversions, repeated_samples
 from planner.keeper.addresses import Keepers
 from planner.plan import FIRST_COLLECTIVES_S
-from planner.plan.accumulator_placement import accumulator_placement
 from planner.plan.commit_size import COPIES_ON_OWN_NODE, COPIES_ON_TWO_NODES
 from planner.store.earlier_generations import EarlierGenerations, read_earlier
 from planner.store.run_folder import RunFolder

@@ -41,6 +41,7 @@ from planner.train.batches import Loader, MicroBatch
 from planner.train.collective_timeout import CollectiveTimeout
 from planner.train.control import Tally
 from planner.train.hooks import GenerationEnd, Hooks, PassCounts
+from planner.train.journal import Journal
 from planner.train.meter import Meter
 from planner.train.objectives import CoupledObjective, Objective, denominators, prepared
 from planner.train.optimizer_step import Step, accumulate
@@ -48,7 +49,7 @@ from planner.train.prefetch import Prefetcher
 from planner.train.resume_point import ResumePoint
 from planner.train.saves import Saves
 from planner.train.state import TrainState
-from planner.train.step_records import Evidence, StepJournal, StepRecords
+from planner.train.step_records import Evidence, StepRecords
 from planner.train.step_update import Updater
 from planner.train.world import World
 
@@ -65,7 +66,7 @@ class Loop:
         state: TrainState,
         objective: Objective,
         loader: Loader,
-        journal: StepJournal,
+        journal: Journal,
         saves: Saves,
         hooks: Hooks,
         start: ResumePoint,

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from planner.events.saves import CopyInterval
 from planner.keeper.addresses import Keepers
-from planner.keeper.client import KeeperClient, KeeperError
+from planner.keeper.client import KeeperClient
+from planner.keeper.errors import KeeperError
 from planner.plan.interval import copy_interval
 from planner.store.commit_names import commit_name
 from planner.train.copies import Copies, Held
@@ -181,7 +182,5 @@ class MemoryCopies:
 
 def _forget(keepers: Keepers, generation: int) -> None:
     for address in keepers.addresses:
-        with suppress(KeeperError):
-            client = KeeperClient(address, keepers.secret)
+        with suppress(KeeperError), KeeperClient(address, keepers.secret) as client:
             client.forget(generation)
-            client.close()

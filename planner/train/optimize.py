@@ -1,11 +1,19 @@
 """Optimizers over sharded parameters: making them, stepping, learning rates, clipping."""
 
+from collections.abc import Callable, Mapping
+
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from planner.job import SGD, AdamW, OwnOptimizer, RMSprop
 from planner.train.collectives import shard_of
+
+_KINDS: Mapping[type, Callable[..., torch.optim.Optimizer]] = {
+    AdamW: torch.optim.AdamW,
+    RMSprop: torch.optim.RMSprop,
+    SGD: torch.optim.SGD,
+}
 
 
 def make_optimizer(
@@ -18,29 +26,11 @@ def make_optimizer(
     """
     assert not isinstance(config, OwnOptimizer)  # the user's own loop makes that one
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    is_fused = not is_bitwise and all(parameter.device.type == "cuda" for parameter in parameters)
-    if isinstance(config, AdamW):
-        return torch.optim.AdamW(
-            parameters,
-            lr=config.lr,
-            betas=config.betas,
-            eps=config.eps,
-            weight_decay=config.weight_decay,
-            **({"fused": True} if is_fused else {"foreach": True}),
-        )
-    if isinstance(config, RMSprop):
-        return torch.optim.RMSprop(
-            parameters,
-            lr=config.lr,
-            alpha=config.alpha,
-            eps=config.eps,
-            weight_decay=config.weight_decay,
-            # Named, because torch's default on the CPU is a loop over the tensors.
-            foreach=True,
-        )
-    return torch.optim.SGD(
-        parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay, foreach=True
-    )
+    is_on_gpu = all(parameter.device.type == "cuda" for parameter in parameters)
+    settings = config.model_dump(exclude={"kind"})  # with torch's own names
+    # `foreach` is named because torch's default on the CPU is a loop over the tensors.
+    settings["fused" if isinstance(config, AdamW) and is_on_gpu and not is_bitwise else "foreach"] = True
+    return _KINDS[type(config)](parameters, **settings)
 
 
 def use_local_shards(optimizer: torch.optim.Optimizer) -> list[tuple[Tensor, Tensor]]:

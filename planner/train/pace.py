@@ -5,7 +5,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from statistics import median
-from typing import Protocol
 
 from planner.events.saves import CommitInterval, MeasuredInterval
 from planner.plan import checkpoint_interval
@@ -24,26 +23,6 @@ _NUM_SAVES = 3
 _FEWEST_STEPS = 3
 
 
-class Pace(Protocol):
-    """Decides when to commit. All workers report times to it. All follow the decision of rank 0."""
-
-    def due(self, step: int, *, is_writing: bool) -> bool:
-        """Whether to commit after `step` steps. While the last commit is still being written, the next one waits."""
-        ...
-
-    def did_step(self, seconds: float) -> CommitInterval | None:
-        """Record a step's time. Returns an event for the ledger if the pace has changed."""
-        ...
-
-    def did_hold(self, step: int) -> None:
-        """Record that a commit began after `step` steps."""
-        ...
-
-    def did_land(self, paused_s: float, write_s: float) -> None:
-        """Record that the commit is durable, `write_s` after it began. It paused training for `paused_s` in all."""
-        ...
-
-
 class EverySteps:
     """A commit at every multiple of a fixed number of steps."""
 
@@ -51,7 +30,7 @@ class EverySteps:
         self._every_steps = every_steps
 
     def due(self, step: int, *, is_writing: bool) -> bool:
-        """Whether `step` is a multiple of the number."""
+        """Whether to commit after `step` steps. While the last commit is still being written, the next one waits."""
         del is_writing
         return step % self._every_steps == 0
 
@@ -116,7 +95,10 @@ class MeasuredPace:
             known.extend([*earlier, *newer])
 
     def due(self, step: int, *, is_writing: bool) -> bool:
-        """Whether the interval is over or, before the run's first commit, `FIRST_COMMIT_S`."""
+        """Whether the interval is over or, before the run's first commit, `FIRST_COMMIT_S`.
+
+        While the last commit is still being written, only too much work at risk makes the next one due.
+        """
         self._take_lessons()
         # The work is checked too: if a few steps take most of the time, their median is far below the mean.
         if is_writing or self._work_s >= MOST_WORK_S:
@@ -144,11 +126,14 @@ class MeasuredPace:
         return CommitInterval(steps=steps, work_s=steps * step_s, measured=measured, steps_left=steps_left)
 
     def did_hold(self, step: int) -> None:
-        """Record that a commit began."""
+        """Record that a commit began after `step` steps."""
         self._held, self._work_s, self._is_writing, self._num_beside_write = step, 0.0, True, 0
 
     def did_land(self, paused_s: float, write_s: float) -> None:
-        """Record what a commit cost: the pause, and what the steps beside its write took longer than others."""
+        """Record that the commit is durable, `write_s` after it began. It paused training for `paused_s` in all.
+
+        Its cost is the pause, and what the steps beside its write took longer than others.
+        """
         self._is_writing = False
         slowed_s = 0.0
         # Over several commits: the noise of one or two steps would make a short write look expensive.
@@ -171,3 +156,7 @@ class MeasuredPace:
         """Whether no interval was reported yet, or its time has changed by a third and by more than one step."""
         changed = abs(steps * step_s - self._told_s) > self._told_s / 3 and abs(steps - self._told_steps) > 1
         return not self._told_steps or changed
+
+
+Pace = EverySteps | MeasuredPace
+"""when to commit. All workers report times to it, and all follow the decision of rank 0"""

@@ -11,7 +11,7 @@ from planner.errors import TrainingFailed
 from planner.job import GptModel, HfModel, Model, Train
 from planner.plan.commit_size import ModelShapes
 from planner.train.collectives import let_fsdp_sum_gradients, use_own_collectives
-from planner.train.models.compiled import compile_block
+from planner.train.models.blocks import compile_block
 from planner.train.models.first_weights import compute_buffers, draw, draw_adapters, read, stored_buffers
 from planner.train.models.four_bit import quantize
 from planner.train.models.gpt import Gpt

@@ -3,13 +3,12 @@
 import math
 import time
 from dataclasses import dataclass
-from typing import Protocol
 
-from planner.errors import PlannerError, TrainingFailed
-from planner.events.event import Event
-from planner.store.records import MeasurementRecord, StepRecord
+from planner.errors import TrainingFailed
+from planner.store.records import StepRecord
 from planner.train.control import Tally
 from planner.train.hooks import Hooks
+from planner.train.journal import Journal
 from planner.train.meter import Meter
 from planner.train.objectives import Objective, named_metrics
 from planner.train.step_update import Update
@@ -17,31 +16,6 @@ from planner.train.world import World
 
 # Least time between reports of metrics to Ray: `ray.train.report` waits until the last one was collected.
 _REPORT_INTERVAL_S = 1.0
-
-
-class StepJournal(Protocol):
-    """The records that a loop writes to the run's folder. All workers call each method but `note` together."""
-
-    def note(self, event: Event) -> None:
-        """Record an event. Any worker may call it."""
-        ...
-
-    @property
-    def failure(self) -> PlannerError | None:
-        """The error after which this worker cannot write records, or None."""
-        ...
-
-    def record_step(self, record: StepRecord) -> None:
-        """Record a completed step."""
-        ...
-
-    def record_measurement(self, record: MeasurementRecord) -> None:
-        """Record speed and memory of some steps."""
-        ...
-
-    def evaluate(self, step: int, objective: Objective) -> None:
-        """Evaluate on the held-out samples before step `step`."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +48,7 @@ class StepRecords:
         self,
         *,
         world: World,
-        journal: StepJournal,
+        journal: Journal,
         objective: Objective,
         meter: Meter,
         hooks: Hooks,
@@ -116,9 +90,9 @@ class StepRecords:
             skipped=evidence.update.skipped,
             seconds=time.monotonic() - evidence.started_s,
         )
-        self._journal.record_step(record)
+        self._journal.record(record)
         for measurement in self._meter.end_step(record, is_due=totals.report > 0, is_last=is_last):
-            self._journal.record_measurement(measurement)
+            self._journal.record(measurement)
         return record
 
     def report(self, record: StepRecord, commits: CommitTimes, *, eval_s: float, is_last: bool) -> None:

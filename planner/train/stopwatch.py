@@ -1,7 +1,7 @@
 """Divides a step's time into its parts, without waiting for the device."""
 
 import time
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 
@@ -9,29 +9,8 @@ Part = Literal["data", "forward", "backward", "update"]
 PARTS: tuple[Part, ...] = ("data", "forward", "backward", "update")
 
 
-class Stopwatch(Protocol):
-    """Adds up the time between the boundaries of a step's parts."""
-
-    def skip(self) -> None:
-        """Set a boundary. The time since the last one belongs to no part."""
-        ...
-
-    def lap(self, part: Part) -> None:
-        """Set a boundary. The time since the last one belongs to `part`."""
-        ...
-
-    def take(self, *, all_of_it: bool) -> dict[Part, float]:
-        """Return the seconds of each part since the last call, and reset them.
-
-        Args:
-            all_of_it: wait until the device has reached the last boundary. Otherwise, what it has not done yet is in
-                the next call's answer.
-        """
-        ...
-
-
-class CpuStopwatch:
-    """For work that is done when its call returns."""
+class Stopwatch:
+    """Adds up the time between the boundaries of a step's parts, for work that is done when its call returns."""
 
     def __init__(self) -> None:
         self._seconds = dict.fromkeys(PARTS, 0.0)
@@ -48,17 +27,22 @@ class CpuStopwatch:
         self._last_s = now_s
 
     def take(self, *, all_of_it: bool) -> dict[Part, float]:
-        """Return the seconds of each part since the last call, and reset them."""
+        """Return the seconds of each part since the last call, and reset them.
+
+        Args:
+            all_of_it: wait until the device has reached the last boundary. Otherwise, what it has not done yet is in
+                the next call's answer.
+        """
         del all_of_it
         seconds, self._seconds = self._seconds, dict.fromkeys(PARTS, 0.0)
         return seconds
 
 
-class CudaStopwatch:
+class CudaStopwatch(Stopwatch):
     """For work that a GPU does later: events in its stream, which are read when the GPU has passed them."""
 
     def __init__(self) -> None:
-        self._seconds = dict.fromkeys(PARTS, 0.0)
+        super().__init__()
         self._last = _recorded_event()
         self._laps: list[tuple[Part, torch.cuda.Event, torch.cuda.Event]] = []
 
@@ -83,8 +67,7 @@ class CudaStopwatch:
             self._seconds[part] += begin.elapsed_time(end) / 1000
             num_done += 1
         del self._laps[:num_done]
-        seconds, self._seconds = self._seconds, dict.fromkeys(PARTS, 0.0)
-        return seconds
+        return super().take(all_of_it=all_of_it)
 
 
 def _recorded_event() -> torch.cuda.Event:
@@ -95,4 +78,4 @@ def _recorded_event() -> torch.cuda.Event:
 
 def stopwatch_of(device: torch.device) -> Stopwatch:
     """The stopwatch for work on a device."""
-    return CudaStopwatch() if device.type == "cuda" else CpuStopwatch()
+    return CudaStopwatch() if device.type == "cuda" else Stopwatch()

@@ -26,8 +26,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from planner.keeper.client import KeeperClient, KeeperError, KeeperFull
+from planner.keeper.client import KeeperClient
 from planner.keeper.copies import CopyKey
+from planner.keeper.errors import KeeperError, KeeperFull
 from planner.own import Run
 from planner.train import lifecycle
 from planner.train.checkpoints import tensor_writer

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from planner.cluster.nodes import Cluster, NodeGroup
 from planner.cluster.reachable_counts import Reach
 from planner.job import Workers
-from planner.plan.limits import MAX_WORKERS
+from planner.plan.factory import MAX_WORKERS
 
 
 def group(name, least, most, step=1, **resources):

@@ -27,8 +27,9 @@ from planner.dispatch.mailbox import keepers_key
 from planner.dispatch.ray_internal import kv_get
 from planner.job import Job
 from planner.keeper.addresses import Address
-from planner.keeper.client import KeeperClient, KeeperGone
+from planner.keeper.client import KeeperClient
 from planner.keeper.copies import Copy, CopyKey, Piece
+from planner.keeper.errors import KeeperGone
 from planner.store.run_status import RunStatus, StatusWriter, read_status
 from planner.train.setup import Launch
 

@@ -5,7 +5,8 @@ import torch
 from worker_functions import TINY, make_job, newest_commit, run_job
 
 from planner.job import GptModel, HfModel, Train
-from planner.job.state_shapes import gpt_shapes, optimizer_tensors
+from planner.job.model import gpt_shapes
+from planner.job.optimizer import optimizer_tensors
 from planner.plan.commit_size import CommitSize
 from planner.runner.commit_size import commit_size
 from planner.train.shard import hf_shapes

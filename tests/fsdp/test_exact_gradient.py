@@ -21,7 +21,7 @@ def sharded_gradient(rank, job, cursor, where):
     from planner.train.exact.gradient_sums import FloatSums
     from planner.train.optimizer_step import Step, accumulate
     from planner.train.shard import shard
-    from planner.train.stopwatch import CpuStopwatch
+    from planner.train.stopwatch import Stopwatch
     from planner.train.world import World, cpu_device
 
     world = World.join(cpu_device)
@@ -31,7 +31,7 @@ def sharded_gradient(rank, job, cursor, where):
     objective = make_objective(job.objective, UniformReference())
     batches = Loader(dataset=dataset, order=order, plan=plan, rank=rank).load(cursor)
     totals = control.exchange(world, control.Tally(denominators=denominators(objective, batches))).denominators
-    sums, watch = FloatSums(model, where), CpuStopwatch()
+    sums, watch = FloatSums(model, where), Stopwatch()
     step = Step(number=0, model=model, sums=sums, batches=batches, totals=totals, seed=0, watch=watch)
     accumulate(model, objective, step)
     (loss,), _ = step.result()

@@ -165,7 +165,7 @@ def test_too_many_connections_are_hung_up_on(keeper, monkeypatch, make_client):
     with pytest.raises(KeeperGone):
         make_client(keeper).copies()
     first.close()
-    wait_for(lambda: keeper.num_connections < 2)
+    wait_for(lambda: len(keeper._connections) < 2)
     assert make_client(keeper).copies() == []
 
 

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from keeper_copies import content, cut, make_copy
 
+from planner.keeper.copies import Piece
 from planner.keeper.errors import NotCovered
-from planner.keeper.ranges import Wanted, by_copy, plan_reads
+from planner.keeper.ranges import by_copy, plan_reads
 from planner.keeper.whole_steps import newest_whole
 
 SHAPES = st.lists(st.integers(0, 7), min_size=1, max_size=3).map(tuple)
@@ -35,8 +36,9 @@ def wanted(tensors, world_size, rank, replicated=()):
         for name, shape in tensors.items()
     }
     return [
-        Wanted(name=name, dtype="float32", shape=shape, start=cuts[name][0], stop=cuts[name][1])
+        Piece(name=name, dtype="float32", shape=shape, start=start, stop=stop, offset=0, num_bytes=4 * (stop - start))
         for name, shape in tensors.items()
+        for start, stop in [cuts[name]]
     ]
 
 

@@ -18,8 +18,8 @@ from planner.job.objectives import OURS
 from planner.job.optimizer import SGD, AdamW, RMSprop
 from planner.job.settings import Batch, Train, Workers
 from planner.plan import BatchSizes, make_plan
+from planner.plan.factory import MAX_GLOBAL_BATCH
 from planner.plan.layout import LAYOUTS
-from planner.plan.limits import MAX_GLOBAL_BATCH
 from planner.provenance.identity import identity_of
 from planner.store.jobs import job_file
 from planner.store.records import HeldManifest, Manifest, parse_record

@@ -48,7 +48,7 @@ class Journal:
         self.writers.add(threading.current_thread())
         self.events.append(event)
 
-    def record_commit(self, record):
+    def record(self, record):
         self.writers.add(threading.current_thread())
         self.records.append(record)
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
-from planner.train.models.compiled import compile_block
+from planner.train.models.blocks import compile_block
 
 pytestmark = pytest.mark.process
 

@@ -5,7 +5,7 @@ from events import EVENT_S
 
 from planner.events.saves import KeeperFound, KeeperLost
 from planner.keeper.addresses import Keepers
-from planner.keeper.client import KeeperFull, KeeperGone
+from planner.keeper.errors import KeeperFull, KeeperGone
 from planner.keeper.server import Keeper
 from planner.train.keeper_links import KeeperLinks
 

@@ -16,7 +16,7 @@ from planner.train.batches import TokenBatch, TokenCounts, collate
 from planner.train.flops import PassFlops, StepFlops
 from planner.train.meter import Meter, peak_memory_bytes
 from planner.train.sample_batches import MakeFeedbackBatch, pair_batch, text_batch
-from planner.train.stopwatch import CpuStopwatch
+from planner.train.stopwatch import Stopwatch
 from planner.train.world import World, cpu_device
 
 
@@ -86,7 +86,7 @@ def test_a_lap_belongs_to_one_part(monkeypatch):
     """What is skipped belongs to none. Taking the times resets them."""
     times = iter([0.0, 1.0, 3.0, 7.0, 15.0, 31.0])
     monkeypatch.setattr("planner.train.stopwatch.time.perf_counter", lambda: next(times))
-    watch = CpuStopwatch()
+    watch = Stopwatch()
     watch.skip()
     watch.lap("forward")
     watch.lap("backward")

@@ -10,7 +10,7 @@ def written(*events):
     """The records of these events."""
     found = []
     journal = object.__new__(Journal)
-    journal._write = found.append
+    journal.record = found.append
     for event in events:
         journal.note(event)
     return found

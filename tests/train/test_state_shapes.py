@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from planner.data.stored_shapes import stored_shapes
 from planner.job import GptModel, HfModel, Job
-from planner.job.state_shapes import gpt_shapes
+from planner.job.model import gpt_shapes
 from planner.plan.commit_size import CommitSize, NotKnown
 from planner.runner.commit_size import commit_size
 from planner.train.models.gpt import Gpt

@@ -13,9 +13,10 @@ from torch import Tensor
 from planner.base import progress_counter
 from planner.events.saves import LoadedFromMemory
 from planner.keeper.addresses import Address, Keepers
-from planner.keeper.client import KeeperClient, KeeperError, KeeperGone
+from planner.keeper.client import KeeperClient
 from planner.keeper.copies import Copy, CopyKey
-from planner.keeper.ranges import Read, Wanted, Whole, by_copy, newest_whole, plan_reads
+from planner.keeper.errors import KeeperError, KeeperGone
+from planner.keeper.ranges import Read, Whole, by_copy, newest_whole, plan_reads
 from planner.store.records import HeldManifest, Manifest, TrainingIdentity
 from planner.train.checkpoints.checkpoint import Saved, prepared
 from planner.train.checkpoints.layout import pieces_of
@@ -173,11 +174,7 @@ def _fill(keepers: Keepers, whole: Whole, wanted: Mapping[str, Tensor]) -> None:
         name: shard if shard.device.type == "cpu" else torch.empty_like(shard, device="cpu")
         for name, shard in shards.items()
     }
-    ranges = [
-        Wanted(name=piece.name, dtype=piece.dtype, shape=piece.shape, start=piece.start, stop=piece.stop)
-        for piece in pieces_of(wanted)
-    ]
-    requests = by_copy(plan_reads(whole, ranges, keepers.node))
+    requests = by_copy(plan_reads(whole, pieces_of(wanted), keepers.node))
     # As bytes: numpy, through which they are received, has no bfloat16.
     targets = {name: shard.view(-1).view(torch.uint8) for name, shard in on_host.items() if shard.numel()}
     with ThreadPoolExecutor(_MOST_CONNECTIONS) as pool:

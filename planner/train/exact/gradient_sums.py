@@ -4,7 +4,7 @@ FSDP2 passes every module's unsharded gradient to a reduce-scatter, which can be
 it to integers, sums those over workers and rounds, and gives FSDP zeros until the last round.
 """
 
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -19,33 +19,6 @@ from planner.train.exact.norm import exact_norm, pieces, staged_norm
 from planner.train.world import World
 
 STATE_KEY = "fixed_point/exponents"
-
-
-class GradientSums(Protocol):
-    """The interface of both kinds of gradient sums to an optimizer step."""
-
-    def begin(self) -> None:
-        """Prepare for a step's first round."""
-        ...
-
-    def last_round(self) -> None:
-        """Prepare for a step's last backward pass."""
-        ...
-
-    def settle(self) -> bool:
-        """Whether the gradients now in the shards are valid. If not, zero them and repeat the step.
-
-        Every worker gets the same answer.
-        """
-        ...
-
-    def norm(self) -> float:
-        """The global norm of the gradients in the shards. NaN or infinite if any element is."""
-        ...
-
-    def state(self) -> dict[str, Tensor]:
-        """Tensors that a checkpoint must hold besides weights and optimizer. Loading writes into them."""
-        ...
 
 
 class FloatSums:
@@ -253,3 +226,8 @@ def _sum_over_workers(quanta: Tensor, like: Tensor, group: dist.ProcessGroup) ->
     total = torch.empty_like(like, dtype=torch.int64)
     collectives.reduce_scatter(total, quanta, group)
     return total
+
+
+GradientSums = FloatSums | FixedPointSums
+"""what an optimizer step asks: `begin` before its first round, `last_round` before its last backward pass, `settle`,
+which says on every worker alike whether the step must be repeated, and `norm`. A checkpoint must hold `state`"""

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from planner.train.models.blocks import Checkpointing, checkpoint_settings
 from planner.train.models.document_attention import attend, mask_of, positions_in
 from planner.train.models.head import Targets, log_probs_of
-from planner.train.models.recompute import Checkpointing, checkpoint_settings
 
 if TYPE_CHECKING:  # at run time this file needs only torch: `bench/gpu.py` runs it without pydantic
     from planner.job import GptModel

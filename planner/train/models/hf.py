@@ -18,10 +18,10 @@ from planner.errors import UserError
 from planner.events.training import AdaptersPlaced
 from planner.job import HfModel, Lora
 from planner.train.models import document_attention, private
+from planner.train.models.blocks import Checkpointing, checkpoint_settings
 from planner.train.models.document_attention import positions_in
 from planner.train.models.four_bit import FourBitLinear
 from planner.train.models.head import Targets, log_probs_in, log_probs_of
-from planner.train.models.recompute import Checkpointing, checkpoint_settings
 
 ADAPTER = "default"
 """peft's name for a model's only adapter"""
