@@ -11,12 +11,12 @@ from planner.pictures.timeline import MOST_PHASES, draw_timeline, time_unit
 from planner.report.page.html import Drawing
 from planner.report.page.parts import memory_curve, step_parts, time_parts
 from planner.story.curves import Curve
-from planner.story.values import RunStory
+from planner.story.values import RunHistory
 
 _MOST_OTHERS = 9
 
 
-def draw_run(story: RunStory, key: str) -> dict[str, Drawing]:
+def draw_run(story: RunHistory, key: str) -> dict[str, Drawing]:
     """Name -> picture, for those that the run has values for.
 
     Args:
@@ -36,7 +36,7 @@ def draw_run(story: RunStory, key: str) -> dict[str, Drawing]:
     return {name: _drawing(make, f"{key} {name}") for name, make in makers.items() if make}
 
 
-def draw_overlay(stories: Sequence[RunStory], labels: Sequence[str]) -> dict[str, Drawing]:
+def draw_overlay(stories: Sequence[RunHistory], labels: Sequence[str]) -> dict[str, Drawing]:
     """Name -> picture, with all runs in each.
 
     Args:
@@ -66,11 +66,11 @@ def _drawing(make: Callable[[Size], Figure], key: str) -> Drawing:
     return Drawing(narrow=drawn[0], wide=drawn[1])
 
 
-def _changes(story: RunStory) -> list[float]:
+def _changes(story: RunHistory) -> list[float]:
     return [change.step for change in story.changes]
 
 
-def _timeline(story: RunStory) -> _Maker:
+def _timeline(story: RunHistory) -> _Maker:
     return (
         (lambda size: draw_timeline(story.phases, story.changes, size, "UNIT since the run began"))
         if story.phases
@@ -78,7 +78,7 @@ def _timeline(story: RunStory) -> _Maker:
     )
 
 
-def _loss(story: RunStory) -> _Maker:
+def _loss(story: RunHistory) -> _Maker:
     series = [Series(label="training", curve=story.loss)]
     if story.held_out.x:
         series.append(Series(label="held-out samples", curve=story.held_out, number=1, is_points=True))
@@ -86,7 +86,7 @@ def _loss(story: RunStory) -> _Maker:
     return (lambda size: draw_lines([panel], size, "optimizer step", _changes(story))) if story.loss.x else None
 
 
-def _others(story: RunStory) -> _Maker:
+def _others(story: RunHistory) -> _Maker:
     panels = [
         Panel(title=name, series=(Series(label=name, curve=curve, is_points=name.startswith("eval/")),))
         for name, curve in list(story.curves.items())[:_MOST_OTHERS]
@@ -94,18 +94,18 @@ def _others(story: RunStory) -> _Maker:
     return (lambda size: draw_lines(panels, size, "optimizer step", _changes(story), columns=2)) if panels else None
 
 
-def ideal(story: RunStory) -> Curve:
+def ideal(story: RunHistory) -> Curve:
     """By step, the samples per second of as many workers as there were, each as fast as in the fastest phase."""
     best, _ = story.best_worker
     return _levels(story, [best * phase.workers for phase in story.phases])
 
 
-def means(story: RunStory) -> Curve:
+def means(story: RunHistory) -> Curve:
     """By step, the samples per second of each generation: all its samples by the seconds of its steps."""
     return _levels(story, [phase.samples_per_s for phase in story.phases])
 
 
-def _levels(story: RunStory, values: Sequence[float]) -> Curve:
+def _levels(story: RunHistory, values: Sequence[float]) -> Curve:
     """A value for each phase, from its first step to the first step of the next one."""
     pairs = list(zip(story.phases, values, strict=True))[-MOST_PHASES:]
     x = [float(at) for phase, _ in pairs for at in (phase.first_step, phase.kept_step)]
@@ -113,7 +113,7 @@ def _levels(story: RunStory, values: Sequence[float]) -> Curve:
     return Curve(x=tuple(x), y=tuple(y), low=tuple(y), high=tuple(y))
 
 
-def _speed(story: RunStory) -> _Maker:
+def _speed(story: RunHistory) -> _Maker:
     if not story.speed.x:
         return None
     panel = Panel(
@@ -128,7 +128,7 @@ def _speed(story: RunStory) -> _Maker:
     return lambda size: draw_lines([panel], size, "optimizer step", _changes(story))
 
 
-def _measured(story: RunStory) -> _Maker:
+def _measured(story: RunHistory) -> _Maker:
     known = story.measured
     memory_unit, memory = memory_curve(known)
     wanted = (
@@ -144,11 +144,11 @@ def _measured(story: RunStory) -> _Maker:
     return (lambda size: draw_lines(panels, size, "optimizer step", _changes(story), columns=3)) if panels else None
 
 
-def _times(story: RunStory) -> _Maker:
+def _times(story: RunHistory) -> _Maker:
     return _bars(time_parts(story), "All of the run's time")
 
 
-def _step(story: RunStory) -> _Maker:
+def _step(story: RunHistory) -> _Maker:
     return _bars(step_parts(story), "All measured steps")
 
 
@@ -162,7 +162,7 @@ def _bars(seconds: Mapping[str, float], title: str) -> _Maker:
     return (lambda size: draw_bars(parts, size, title)) if parts else None
 
 
-def _commits(story: RunStory) -> _Maker:
+def _commits(story: RunHistory) -> _Maker:
     commits = story.commits
     if not commits.number:
         return None

@@ -3,7 +3,7 @@
 Nothing is verified: tensors are not read, and the chain is not checked. The audit does that.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +48,14 @@ class SegmentEnds:
     """the newest of its steps from which a generation resumed in memory, by the names of manifests, or -1"""
     refusal: str = ""
     """why its records are not read if another version of planner wrote them, else empty"""
+
+    @property
+    def records(self) -> Iterator[Record]:
+        """What was read of it, oldest first."""
+        if self.header:
+            yield self.header
+        yield from self.begin
+        yield from self.tail
 
 
 @dataclass(frozen=True, kw_only=True)
