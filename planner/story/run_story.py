@@ -161,13 +161,14 @@ class StoryFold:
     def add(self, record: Record) -> News | None:
         """Add one more record. Return it as news if people are told of it."""
         self.clock.add(record)
+        # First, because a ledger has a million of them, and pydantic makes a negative `isinstance` slow.
+        if isinstance(record, StepRecord):
+            self._add_step(record)
+            return None
         if isinstance(record, GenerationRecord | EventRecord | MeasurementRecord):
             self._written_s = record.time_s
         elif self._written_s is not None:
             self._written_s += record.seconds
-        if isinstance(record, StepRecord):
-            self._add_step(record)
-            return None
         if isinstance(record, MeasurementRecord):
             self._measured.append(record)
             return None
@@ -193,6 +194,8 @@ class StoryFold:
         self._furthest = max(self._furthest, self.step)
         self._samples += record.samples
         self._tokens += record.tokens
+        if self._written_s is not None:
+            self._written_s += record.seconds
 
     def _begin(self, header: GenerationRecord) -> int:
         """A generation began. Return the steps on record that it does again."""
