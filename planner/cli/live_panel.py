@@ -12,18 +12,9 @@ from rich.table import Table
 
 from planner.base.wait_reports import SILENCE_S, WaitReports
 from planner.errors import StoreError
-from planner.report.run_view import (
-    durable_text,
-    is_told,
-    metric_texts,
-    news_text,
-    plan_rounds,
-    plan_split,
-    speed_texts,
-    step_line,
-)
+from planner.report.run_view import durable_text, metric_texts, news_text, plan_text, speed_texts, step_line
 from planner.store.follow import Follower
-from planner.store.records import GenerationRecord, Record
+from planner.store.records import Record
 from planner.store.run_folder import RunFolder
 from planner.story.run_story import RunStory, StoryFold
 
@@ -136,16 +127,18 @@ class LivePanel:
             return  # a store that is away for a moment only makes the view old
         finally:
             self._looking_since_s = None
-        before = self._story.step
+        before = self._story
         self._tell(records)
+        if self._story.generation != before.generation:
+            self._held = 0  # what was held before may be lost
         now_s = time.monotonic()
-        if self._story.step != before:
+        if self._story.step != before.step:
             self._stepped_s, self._said_state, self._has_stepped = now_s, "", True
             self._reminders = WaitReports(_SILENCE_S)
         elif now_s - self._stepped_s > _QUIET_S:
             self._say_state()
         if not self._is_terminal and self._is_line_due(now_s):
-            moved = self._story.step > before
+            moved = self._story.step > before.step
             if moved or self._reminders.due(self._silence_s):
                 self._printed_s = now_s
                 self.say(step_line(self._story, self._held) if moved else self._silence())
@@ -155,10 +148,8 @@ class LivePanel:
         self._story = self._fold.story
         for news in told:
             self._event = news_text(news)
-            if is_told(news):
+            if news.is_listed:
                 self.say(self._event)
-            if isinstance(news.record, GenerationRecord):
-                self._held = 0  # what was held before may be lost
 
     def _held_step(self) -> int:
         """The newest step that is held, asked again each second and whenever a line may be printed."""
@@ -197,7 +188,7 @@ class LivePanel:
         held_out = f"   held out {story.last_eval.loss:.4f}" if story.last_eval else ""
         table.add_row("step", f"{story.step} / {story.total_steps or '?'}   ({self.durable})")
         table.add_row("loss", "  ".join([loss, *metric_texts(story.metrics)]) + held_out)
-        table.add_row("workers", f"{story.world_size}   split {plan_split(story) or '-'}, {plan_rounds(story)}")
+        table.add_row("workers", f"{story.world_size}   {plan_text(story.plan)}")
         table.add_row("speed", "   ".join(speed_texts(story)) or "-")
         quiet = f"   no step for {self._silence_s:.0f} s" if self._silence_s > _SILENCE_S else ""
         table.add_row("last", f"{self._said_state or self._event}{quiet}")

@@ -8,7 +8,6 @@ from dataclasses import replace
 from planner.errors import PlanError, StoreError
 from planner.report.loss_curve import Points
 from planner.report.run_table import Event, event_of, run_detail
-from planner.report.run_view import is_told
 from planner.report.watched_run import Driver, Seen
 from planner.store.follow import Follower
 from planner.store.lease import driver_state, newest_lease
@@ -143,7 +142,7 @@ class WatchedRecords:
                 self._losses.cut(record.step + 1)
             elif isinstance(record, StepRecord) and not record.skipped:
                 self._losses.add(record.step + 1, record.loss)
-            if news and is_told(news):
+            if news and news.is_listed:
                 self.events.append(event_of(news))
 
 

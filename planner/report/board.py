@@ -8,7 +8,7 @@ from planner.base.text import counted, duration
 from planner.errors import printable
 from planner.report.loss_curve import Points, loss_curve
 from planner.report.run_table import Event
-from planner.report.run_view import metric_texts, plan_rounds, plan_split, speed_texts
+from planner.report.run_view import metric_texts, plan_text, speed_texts
 from planner.report.text_columns import ago, aligned, columns_of, spans, wrapped
 from planner.report.watched_run import Seen, Style, run_state
 from planner.store.run_status import WorkerStatus
@@ -110,7 +110,7 @@ def _workers(seen: Seen) -> str:
     story, status = seen.story, seen.status
     bounds = f" (min {status.least}, max {status.most})" if status else ""
     return (
-        f"{story.world_size}{bounds}   split {plan_split(story)}, {plan_rounds(story)}   global batch "
+        f"{story.world_size}{bounds}   {plan_text(story.plan)}   global batch "
         f"{story.header.identity.global_batch if story.header else 0}   generation {story.generation}"
     )
 

@@ -14,7 +14,7 @@ from planner.events.training import GenerationStopped
 from planner.job import Model, Objective
 from planner.provenance.identity import recorded_plan
 from planner.report.plan_table import split_text
-from planner.report.run_view import is_told, metric_texts, news_text
+from planner.report.run_view import metric_texts, news_text
 from planner.report.speed import Speed
 from planner.report.text_columns import ago, aligned, hanging
 from planner.store.records import EvalRecord, EventRecord, GenerationRecord
@@ -194,7 +194,7 @@ def _told(segments: Sequence[SegmentEnds]) -> tuple[RunStory, tuple[Event, ...]]
     """
     fold = StoryFold()
     told = [fold.add(record) for segment in segments for record in segment.records]
-    return fold.story, tuple(event_of(news) for news in told if news and is_told(news))
+    return fold.story, tuple(event_of(news) for news in told if news and news.is_listed)
 
 
 def event_of(news: News) -> Event:

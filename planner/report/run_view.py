@@ -4,10 +4,11 @@ from collections.abc import Mapping
 
 from planner.base.text import counted
 from planner.job.objective_registry import shown_metrics
+from planner.plan import Plan
 from planner.provenance.identity import recorded_plan
 from planner.report.plan_table import split_text
 from planner.report.speed import Speed, commit_text
-from planner.store.records import CommitRecord, EvalRecord, EventRecord, GenerationRecord
+from planner.store.records import EvalRecord, EventRecord, GenerationRecord
 from planner.story.run_story import News, RunStory
 
 
@@ -28,19 +29,12 @@ def news_text(news: News) -> str:
     return f"step {record.step}: the commit {commit_text(record.seconds, record.write_s)}"
 
 
-def is_told(news: News) -> bool:
-    """Whether it has a line among a run's events. Commits have none, because there may be thousands."""
-    return not isinstance(news.record, CommitRecord)
-
-
 def _generation_text(header: GenerationRecord, again: int) -> str:
-    plan = recorded_plan(header)
     resumed = f"resumed from {'memory at' if header.parent_is_held else 'the commit of'} step {header.step}"
     begins = resumed if header.parent else "begins"
     line = (
         f"generation {header.generation} {begins}: {counted(header.world_size, 'worker')}, "
-        f"split {split_text(plan.shares)}, {counted(plan.accumulation_steps, 'round')}, "
-        f"global batch {header.identity.global_batch}"
+        f"{plan_text(recorded_plan(header))}, global batch {header.identity.global_batch}"
     )
     line += f", {counted(again, 'step')} to do again" if again else ""
     return "; ".join((line, *header.changed))
@@ -54,21 +48,18 @@ def metric_texts(metrics: Mapping[str, float]) -> list[str]:
 def step_line(story: RunStory, held_step: int = 0) -> str:
     """The run in one line. `held_step` is the newest step in memory, by who asked the workers, or 0."""
     loss = "" if story.loss is None else "  ".join([f"loss {story.loss:.4f}", *metric_texts(story.metrics), ""])
+    split = split_text(story.plan.shares) if story.plan else ""
     speed = "".join(f"{text}  " for text in speed_texts(story))
     return (
-        f"step {story.step}/{story.total_steps}  {loss}{counted(story.world_size, 'worker')} ({plan_split(story)})  "
+        f"step {story.step}/{story.total_steps}  {loss}{counted(story.world_size, 'worker')} ({split})  "
         f"{speed}{durable_text(story, held_step)}"
     )
 
 
-def plan_split(story: RunStory) -> str:
-    """How the batch is divided, such as `4 x 13 + 1 x 12`. Empty before the first generation."""
-    return split_text(story.plan.shares) if story.plan else ""
-
-
-def plan_rounds(story: RunStory) -> str:
-    """`2 rounds`, or `0 rounds` before the first generation."""
-    return counted(story.plan.accumulation_steps if story.plan else 0, "round")
+def plan_text(plan: Plan | None) -> str:
+    """How the batch is divided: `split 4 x 13 + 1 x 12, 2 rounds`. None is not known, or no plan yet."""
+    split, rounds = (split_text(plan.shares), plan.accumulation_steps) if plan else ("-", 0)
+    return f"split {split}, {counted(rounds, 'round')}"
 
 
 def durable_text(story: RunStory, held_step: int = 0) -> str:

@@ -39,6 +39,11 @@ class News:
     again: int = 0
     """of a new generation: the steps on record that it does again"""
 
+    @property
+    def is_listed(self) -> bool:
+        """Whether it stands among a run's events. Commits do not, because there may be thousands."""
+        return not isinstance(self.record, CommitRecord)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:

@@ -12,12 +12,12 @@ from planner.events.saves import LoadedFromMemory
 from planner.provenance.audit import audit
 from planner.report.audits import verdict
 from planner.report.run_table import detail_text, run_detail
-from planner.report.run_view import durable_text, is_told, news_text
-from planner.store.earlier_generations import read_earlier
+from planner.report.run_view import durable_text, news_text
 from planner.store.follow import WholeLedger
 from planner.store.newest import newest_commit
 from planner.store.run_folder import commit_name
 from planner.store.survey import is_run, survey
+from planner.story.earlier import read_earlier
 from planner.story.read import read_story
 from planner.story.run_story import StoryFold, story_of
 from planner.tracking.feed import Feed
@@ -127,7 +127,7 @@ def test_a_folder_with_only_held_steps_is_a_part_of_a_run(made):
 def test_a_held_step_is_not_durable_in_the_terminal(made):
     """What is durable stays durable, and the held step is shown beside it."""
     fold = StoryFold()
-    lines = [news_text(news) for news in map(fold.add, records(made)) if news and is_told(news)]
+    lines = [news_text(news) for news in map(fold.add, records(made)) if news and news.is_listed]
     assert (fold.story.committed_step, fold.story.held_step, fold.story.step) == (3, 5, 9)
     assert durable_text(fold.story) == "durable 3, held 5"
     assert lines[1].startswith("generation 2 resumed from memory at step 5: 2 workers")

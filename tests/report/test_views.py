@@ -11,7 +11,7 @@ from planner.plan import BatchSizes, make_plan
 from planner.provenance.audit import Audit, GenerationSteps
 from planner.report.audits import audit_json, phase_table, verdict
 from planner.report.plan_table import plan_json, plan_table, split_text
-from planner.report.run_view import is_told, news_text, step_line
+from planner.report.run_view import news_text, step_line
 from planner.report.text_columns import aligned, columns_of, hanging, wrapped
 from planner.store.records import CommitRecord, EvalRecord, EventRecord, GenerationRecord, StepRecord, TrainingIdentity
 from planner.story.run_story import RunStory, StoryFold, story_of
@@ -277,7 +277,7 @@ def event(message):
 def tell(records, fold=None):
     """How the run stands afterwards, the lines of what happened, and the fold, to go on."""
     fold = fold or StoryFold()
-    lines = [news_text(news) for news in map(fold.add, records) if news and is_told(news)]
+    lines = [news_text(news) for news in map(fold.add, records) if news and news.is_listed]
     return fold.story, lines, fold
 
 
@@ -373,7 +373,7 @@ def test_a_commits_event_has_both_times():
     record = commit(3).model_copy(update={"seconds": 0.1, "write_s": 5.4})
     news = StoryFold().add(record)
     assert news_text(news) == "step 3: the commit paused training for 0.1 s and was durable after 5.4 s"
-    assert not is_told(news)
+    assert not news.is_listed
 
 
 def test_a_step_line_without_a_loss_has_no_hole():
