@@ -4,7 +4,7 @@
 commit, which the clock needs to undo them.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -134,7 +134,7 @@ class StoryFold:
         self._interval: CommitInterval | None = None
         # Of the last record. The clock's time never goes back, because its seconds add up, so it may be later.
         self._written_s: float | None = None
-        self._begin_counts()
+        self._counts = Counter[str]()  # by the fields of `Counts`
 
     @property
     def story(self) -> RunStory:
@@ -153,14 +153,7 @@ class StoryFold:
             last_commit=self._last_commit,
             measured=tuple(self._measured),
             interval=self._interval,
-            counts=Counts(
-                steps_done=self._steps_done,
-                steps_redone=self._steps_redone,
-                samples=self._samples,
-                tokens=self._tokens,
-                resizes=self._resizes,
-                commits=self._commits,
-            ),
+            counts=Counts(**self._counts),
         )
 
     def add(self, record: Record) -> News | None:
@@ -180,7 +173,7 @@ class StoryFold:
         again = self._begin(record) if isinstance(record, GenerationRecord) else 0
         if isinstance(record, CommitRecord):
             self.committed_step, self._last_commit = record.step, record
-            self._commits += 1
+            self._counts["commits"] += 1
         elif isinstance(record, EvalRecord):
             self._last_eval = record
         # Other events are not made: one of a forged ledger may have a million facts.
@@ -194,11 +187,12 @@ class StoryFold:
         before = self._samples_per_s
         self._samples_per_s = _SMOOTHING * before + (1 - _SMOOTHING) * rate if before else rate
         self.step, self._last_step = record.step + 1, record
-        self._steps_done += 1
-        self._steps_redone += record.step < self._furthest
+        counts = self._counts
+        counts["steps_done"] += 1
+        counts["steps_redone"] += record.step < self._furthest
+        counts["samples"] += record.samples
+        counts["tokens"] += record.tokens
         self._furthest = max(self._furthest, self.step)
-        self._samples += record.samples
-        self._tokens += record.tokens
         if self._written_s is not None:
             self._written_s += record.seconds
 
@@ -206,9 +200,9 @@ class StoryFold:
         """A generation began. Return the steps on record that it does again."""
         again = max(self.step - header.step, 0)
         if self.header is None or self.header.launch_id != header.launch_id:
-            self._begin_counts()
+            self._counts.clear()
         else:
-            self._resizes += self.header.world_size != header.world_size
+            self._counts["resizes"] += self.header.world_size != header.world_size
         self.header, self.plan = header, _known_plan(header)
         self.step, self._total_steps = header.step, header.total_steps
         # A held step is not durable. Its generation commits it at once.
@@ -216,9 +210,6 @@ class StoryFold:
         self._samples_per_s = 0.0
         self._measured.clear()
         return again
-
-    def _begin_counts(self) -> None:
-        self._steps_done = self._steps_redone = self._samples = self._tokens = self._resizes = self._commits = 0
 
 
 def story_of(records: Iterable[Record]) -> RunStory:
