@@ -4,9 +4,9 @@
 commit, which the clock needs to undo them.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from planner.errors import PlanError
 from planner.events.saves import CommitInterval
@@ -58,6 +58,9 @@ class Counts:
     resizes: int = 0
     """changes of the number of workers"""
     commits: int = 0
+
+
+_COUNTS = tuple(each.name for each in fields(Counts))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +137,7 @@ class StoryFold:
         self._interval: CommitInterval | None = None
         # Of the last record. The clock's time never goes back, because its seconds add up, so it may be later.
         self._written_s: float | None = None
-        self._counts = Counter[str]()  # by the fields of `Counts`
+        self._counts = dict.fromkeys(_COUNTS, 0)
 
     @property
     def story(self) -> RunStory:
@@ -200,7 +203,7 @@ class StoryFold:
         """A generation began. Return the steps on record that it does again."""
         again = max(self.step - header.step, 0)
         if self.header is None or self.header.launch_id != header.launch_id:
-            self._counts.clear()
+            self._counts = dict.fromkeys(_COUNTS, 0)
         else:
             self._counts["resizes"] += self.header.world_size != header.world_size
         self.header, self.plan = header, _known_plan(header)
