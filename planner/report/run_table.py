@@ -220,7 +220,7 @@ def run_detail(survey: Survey) -> RunDetail:
     header = survey.segments[-1].header if survey.segments else None
     identity = header.identity if header else newest.identity if newest else None
     # A dict, because a generation repeats the evaluation of its first step.
-    held_out = {r.step: r.loss for segment in survey.segments for r in segment.tail if isinstance(r, EvalRecord)}
+    held_out = {r.step: r.loss for segment in survey.segments for r in segment.records if isinstance(r, EvalRecord)}
     return RunDetail(
         summary=summary,
         job=job.name if job else "",
@@ -322,7 +322,7 @@ def _generation(
 def _ended(segment: SegmentEnds, header: GenerationRecord, end_step: int, *, is_running: bool) -> str:
     if is_running:
         return "running"
-    last = segment.tail[-1] if segment.tail else header
+    last = segment.records[-1]
     if isinstance(last, EventRecord) and last.event == GenerationStopped.name:
         return last.message
     if segment.committed_step == header.total_steps:
