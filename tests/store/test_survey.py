@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from test_earlier_generations import commit, step, write
+from test_earlier import commit, step, write
 
 from planner.errors import StoreError
 from planner.store.lease import DriverLease
