@@ -63,11 +63,6 @@ class LivePanel:
         self._folder = run.storage.url
 
     @property
-    def story(self) -> RunStory:
-        """How the run stood at the last look."""
-        return self._story
-
-    @property
     def durable(self) -> str:
         """What is durable and what is held, as text."""
         return durable_text(self._story, self._held)

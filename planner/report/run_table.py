@@ -288,35 +288,28 @@ def _resume(survey: Survey, summary: RunLine) -> str:
 def _generations(segments: Sequence[SegmentEnds], summary: RunLine) -> tuple[GenerationLine, ...]:
     lines, lost, known_end = list[GenerationLine](), 0, 0
     for segment in segments:
-        is_newest = segment is segments[-1]
-        if segment.header is None:
+        is_newest, header = segment is segments[-1], segment.header
+        if header is None:
             known_end = 0
             continue
-        lost += max(known_end - segment.header.step, 0)
+        lost += max(known_end - header.step, 0)
         # Like an audit: if nobody went on from a generation, it is in no lineage, and a later one has recomputed all.
         counts = is_newest or max(segment.committed_step, segment.held_step) >= 0
-        line = _generation(segment, segment.header, lost if counts else 0, is_newest=is_newest, summary=summary)
-        lost, known_end = 0 if counts else lost, line.end_step
+        known_end = max(story_of(segment.records).step, segment.committed_step, segment.held_step)
+        line = GenerationLine(
+            generation=segment.generation,
+            world_size=header.world_size,
+            split=split_text(recorded_plan(header).shares),
+            first_step=header.step,
+            end_step=known_end,
+            parent=header.parent,
+            parent_is_held=header.parent_is_held,
+            ended=_ended(segment, header, known_end, is_running=is_newest and summary.state == "running"),
+            recomputed_before=lost if counts else 0,
+        )
         lines.append(line)
+        lost = 0 if counts else lost
     return tuple(lines)
-
-
-def _generation(
-    segment: SegmentEnds, header: GenerationRecord, recomputed: int, *, is_newest: bool, summary: RunLine
-) -> GenerationLine:
-    end_step = max(story_of(segment.records).step, segment.committed_step, segment.held_step)
-    plan = recorded_plan(header)
-    return GenerationLine(
-        generation=segment.generation,
-        world_size=header.world_size,
-        split=split_text(plan.shares),
-        first_step=header.step,
-        end_step=end_step,
-        parent=header.parent,
-        parent_is_held=header.parent_is_held,
-        ended=_ended(segment, header, end_step, is_running=is_newest and summary.state == "running"),
-        recomputed_before=recomputed,
-    )
 
 
 def _ended(segment: SegmentEnds, header: GenerationRecord, end_step: int, *, is_running: bool) -> str:
