@@ -19,7 +19,7 @@ from planner.pictures.timeline import draw_timeline
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 from planner.story.read import read_story
-from planner.story.values import Change, Phase, RunStory
+from planner.story.values import Change, Phase, RunHistory
 
 # Blue and orange by Okabe and Ito, which colour-blind people tell apart. Text and page are GitHub's.
 THEMES = {
@@ -29,7 +29,7 @@ THEMES = {
 SIZE = Size(name="readme", width=420, font=9)  # narrow, so that its text stays readable on a phone
 
 
-def read_trained(run: RunFolder) -> RunStory:
+def read_trained(run: RunFolder) -> RunHistory:
     """The run's story. Its time begins with its first step.
 
     Raises:

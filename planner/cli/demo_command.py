@@ -15,7 +15,6 @@ from planner.dispatch.ray_internal import drain_node
 from planner.local_cluster.embedded import EmbeddedCluster
 from planner.report.audits import phase_table, verdict
 from planner.report.dry_run_text import NOTHING_KEPT
-from planner.report.run_view import RunView
 from planner.runner import execute
 from planner.runner.audit_run import audit
 from planner.runner.display import Say, StartedRun
@@ -23,6 +22,7 @@ from planner.runner.job_argument import read_job
 from planner.runner.local import Local
 from planner.runner.start import plan_start
 from planner.store.storage import Storage
+from planner.story.run_story import RunStory
 
 # It is part of the package, so `planner demo` needs no checkout.
 _OWN_JOB = Path(__file__).with_name("demo.yaml")
@@ -88,8 +88,8 @@ class _Script:
         """what will happen, one line each"""
         self._acting: threading.Thread | None = None
 
-    def __call__(self, started: StartedRun, say: Say, view: RunView) -> None:
-        if self._acts and view.step >= self._acts[0][0] and not (self._acting and self._acting.is_alive()):
+    def __call__(self, started: StartedRun, say: Say, story: RunStory) -> None:
+        if self._acts and story.step >= self._acts[0][0] and not (self._acting and self._acting.is_alive()):
             (_, act), cluster = self._acts.pop(0), started.cluster
             assert cluster is not None
             # In a thread, because starting nodes takes seconds and would stop the display.

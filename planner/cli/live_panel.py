@@ -2,8 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
@@ -11,12 +10,13 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from planner.base.text import counted
 from planner.base.wait_reports import SILENCE_S, WaitReports
 from planner.errors import StoreError
-from planner.report.run_view import RunView, durable_text, fold, metric_texts, speed_texts, step_line
+from planner.report.run_view import durable_text, metric_texts, news_text, plan_text, speed_texts, step_line
 from planner.store.follow import Follower
+from planner.store.records import Record
 from planner.store.run_folder import RunFolder
+from planner.story.run_story import RunStory, StoryFold
 
 _POLL_S = 0.25
 # Without a terminal, a step line is printed this often.
@@ -36,9 +36,9 @@ _STARTING = "workers are starting (about half a minute on a busy machine)"
 class LivePanel:
     """A context manager: a live panel on a terminal, plain lines elsewhere."""
 
-    def __init__(self, run: RunFolder, console: Console, begin: RunView) -> None:
-        self.react: Callable[[RunView], None] = lambda _view: None
-        """called with every new view"""
+    def __init__(self, run: RunFolder, console: Console, begin: StoryFold) -> None:
+        self.react: Callable[[RunStory], None] = lambda _story: None
+        """called after every look"""
         self.state: Callable[[], str] = lambda: ""
         """returns what happens while no step is done, or empty if not known"""
         self.why: Callable[[], str] = lambda: ""
@@ -52,7 +52,8 @@ class LivePanel:
         self._reminders = WaitReports(SILENCE_S)
         self._follower = Follower(run, from_now=True)
         self._console = console
-        self._view = begin
+        self._fold, self._story = begin, begin.story
+        self._held, self._event = 0, "waiting for workers"
         self._began_s = self._printed_s = self._said_s = time.monotonic()
         self._live = Live(console=console, get_renderable=self._panel, refresh_per_second=4, transient=True)
         self._is_terminal = console.file.isatty() and console.is_interactive
@@ -62,9 +63,9 @@ class LivePanel:
         self._folder = run.storage.url
 
     @property
-    def view(self) -> RunView:
-        """The newest view."""
-        return self._view
+    def durable(self) -> str:
+        """What is durable and what is held, as text."""
+        return durable_text(self._story, self._held)
 
     def say(self, line: str) -> None:
         """Print a line above the panel."""
@@ -93,13 +94,13 @@ class LivePanel:
             self._look()
         if self._is_terminal:
             self._live.stop()
-        if self._view.step:
-            self.say(step_line(self._view))
+        if self._story.step:
+            self.say(step_line(self._story, self._held))
 
     def _loop(self) -> None:
         while not self._stop.wait(_POLL_S):
             self._look()
-            self.react(self._view)
+            self.react(self._story)
 
     def _watch_the_disk(self) -> None:
         """Warn if a look into the run's folder hangs. The thread that looks cannot say so itself."""
@@ -113,7 +114,7 @@ class LivePanel:
                 self.say(f"{self._folder} has not answered for {waited_s:.0f} s: check that disk or mount")
 
     def _look(self) -> None:
-        held_step = self._held_step()  # asked first: the ledger then has that step too
+        self._held = self._held_step()  # asked first: the ledger then has that step too
         self._looking_since_s = time.monotonic()
         try:
             records = self._follower.new_records()
@@ -121,27 +122,35 @@ class LivePanel:
             return  # a store that is away for a moment only makes the view old
         finally:
             self._looking_since_s = None
-        before = self._view
-        self._view, lines = fold(replace(self._view, held_step=held_step), records)
-        for line in lines:
-            self.say(line)
+        before = self._story
+        self._tell(records)
+        if self._story.generation != before.generation:
+            self._held = 0  # what was held before may be lost
         now_s = time.monotonic()
-        if self._view.step != before.step:
+        if self._story.step != before.step:
             self._stepped_s, self._said_state, self._has_stepped = now_s, "", True
             self._reminders = WaitReports(_SILENCE_S)
         elif now_s - self._stepped_s > _QUIET_S:
             self._say_state()
         if not self._is_terminal and self._is_line_due(now_s):
-            moved = self._view.step > before.step
+            moved = self._story.step > before.step
             if moved or self._reminders.due(self._silence_s):
                 self._printed_s = now_s
-                self.say(step_line(self._view) if moved else self._silence())
+                self.say(step_line(self._story, self._held) if moved else self._silence())
+
+    def _tell(self, records: Iterable[Record]) -> None:
+        told = [news for news in map(self._fold.add, records) if news]
+        self._story = self._fold.story
+        for news in told:
+            self._event = news_text(news)
+            if news.is_listed:
+                self.say(self._event)
 
     def _held_step(self) -> int:
         """The newest step that is held, asked again each second and whenever a line may be printed."""
         now_s = time.monotonic()
         if now_s - self._asked_s <= _ASK_S and (self._is_terminal or not self._is_line_due(now_s)):
-            return self._view.held_step
+            return self._held
         self._asked_s = now_s
         return self.held_step()
 
@@ -168,15 +177,15 @@ class LivePanel:
             self.say(state)
 
     def _panel(self) -> Table:
-        view = self._view
+        story = self._story
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-        loss = "-" if view.loss is None else f"{view.loss:.4f}"
-        held_out = "" if view.held_out is None else f"   held out {view.held_out:.4f}"
-        table.add_row("step", f"{view.step} / {view.total_steps or '?'}   ({durable_text(view)})")
-        table.add_row("loss", "  ".join([loss, *metric_texts(view.metrics)]) + held_out)
-        table.add_row("workers", f"{view.world_size}   split {view.split or '-'}, {counted(view.rounds, 'round')}")
-        table.add_row("speed", "   ".join(speed_texts(view)) or "-")
+        loss = "-" if story.loss is None else f"{story.loss:.4f}"
+        held_out = f"   held out {story.last_eval.loss:.4f}" if story.last_eval else ""
+        table.add_row("step", f"{story.step} / {story.total_steps or '?'}   ({self.durable})")
+        table.add_row("loss", "  ".join([loss, *metric_texts(story.metrics)]) + held_out)
+        table.add_row("workers", f"{story.world_size}   {plan_text(story.plan)}")
+        table.add_row("speed", "   ".join(speed_texts(story)) or "-")
         quiet = f"   no step for {self._silence_s:.0f} s" if self._silence_s > _SILENCE_S else ""
-        table.add_row("last", f"{self._said_state or view.event}{quiet}")
+        table.add_row("last", f"{self._said_state or self._event}{quiet}")
         table.add_row("time", f"{time.monotonic() - self._began_s:.0f} s")
         return table

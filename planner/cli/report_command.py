@@ -23,7 +23,7 @@ from planner.store.run_folder import RunFolder, no_run_error
 from planner.store.storage import Storage
 from planner.store.survey import Survey, is_run, survey
 from planner.story.read import read_story
-from planner.story.values import RunStory
+from planner.story.values import RunHistory
 
 MOST_RUNS = 8
 """on one page: more colours and dash patterns cannot be told apart"""
@@ -142,5 +142,5 @@ def _overlay(found: Sequence[ReportedRun]) -> dict[str, Drawing]:
         return {}
     from planner.pictures.run_pictures import draw_overlay  # matplotlib
 
-    stories: list[RunStory] = [run.story for run in found]
+    stories: list[RunHistory] = [run.story for run in found]
     return draw_overlay(stories, [run.label for run in found])

@@ -1,26 +1,32 @@
 """Reads what `planner watch` shows from a run's folder: again and again, and nothing else."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from planner.errors import PlanError, StoreError
-from planner.report.run_history import RunHistory
-from planner.report.run_table import run_detail
+from planner.report.loss_curve import Points
+from planner.report.run_table import Event, event_of, resume_command, run_line
 from planner.report.watched_run import Driver, Seen
 from planner.store.follow import Follower
 from planner.store.lease import driver_state, newest_lease
 from planner.store.lease_record import FoundLease
-from planner.store.records import Record
+from planner.store.records import GenerationRecord, Record, StepRecord
 from planner.store.run_folder import RunFolder
 from planner.store.run_status import RunStatus, read_status
 from planner.store.storage import Storage
 from planner.store.survey import is_run, survey
+from planner.story.curves import Column
+from planner.story.run_story import StoryFold
 
 # Of each earlier generation: about 1,500 steps.
 _TAIL_BYTES = 2**19
 # A survey reads a dozen files. It is repeated when something has changed, and after this long.
 _SURVEY_S = 30.0
+# More points than a wide terminal has dots.
+_MOST_POINTS = 4096
+_MOST_EVENTS = 50
 # A driver that misses one or two renewals may still be alive (`planner.store.lease`).
 _SILENT_BEATS = 4
 
@@ -31,7 +37,7 @@ class RunWatcher:
     def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._storage, self._clock = Storage(url), clock
         self._follower = Follower(RunFolder(self._storage), tail_bytes=_TAIL_BYTES)
-        self._history = RunHistory()
+        self._history = WatchedRecords()
         self._seen = Seen(url=url, is_run=False)
         self._lease = LeaseWatch(clock)
         self._status: RunStatus | None = None
@@ -54,6 +60,8 @@ class RunWatcher:
         lease = newest_lease(self._storage)
         driver = self._lease.driver(lease)
         status = self._status_of(lease)
+        story = self._history.fold.story
+        launch = story.header.launch_id if story.header else ""
         seen = replace(
             self._seen,
             is_run=True,
@@ -62,9 +70,9 @@ class RunWatcher:
             silent_s=self._lease.unchanged_s,
             status=status,
             status_age_s=self._clock() - self._status_since_s,
-            has_begun=bool(lease and lease.holder and lease.holder.launch == self._history.launch_id),
-            view=self._history.view,
-            losses=tuple(self._history.losses),
+            has_begun=bool(lease and lease.holder and lease.holder.launch == launch),
+            story=story,
+            losses=self._history.losses(),
             events=tuple(self._history.events),
         )
         return self._with_survey(seen)
@@ -85,27 +93,51 @@ class RunWatcher:
 
     def _with_survey(self, seen: Seen) -> Seen:
         """The look with what a survey finds. A survey is made when something has changed."""
-        facts = (seen.driver, seen.view.generation, seen.view.committed_step, seen.is_run)
+        facts = (seen.driver, seen.story.generation, seen.story.committed_step, seen.is_run)
         if facts == self._surveyed and self._clock() - self._surveyed_s < _SURVEY_S:
             return seen
         found = survey(self._storage.url)
         self._surveyed, self._surveyed_s = facts, self._clock()
-        newest, lease = found.newest, found.lease
-        try:
-            resume = run_detail(found).resume
-        except PlanError as error:
-            return replace(seen, problem=f"the ledger: {error}")
+        line, lease = run_line(found), found.lease
         return replace(
             seen,
-            problem=self._problem or found.problem,
-            committed_step=newest.step if newest else 0,
-            committed_time_s=newest.time_s if newest else None,
+            problem=self._problem or line.reason,
+            committed_step=line.committed_step,
+            committed_time_s=line.committed_time_s,
             driver_text=f"pid {lease.pid} on {lease.host}" if lease else "its lease cannot be read",
-            resume=resume,
-            view=seen.view
-            if seen.view.total_steps or not newest
-            else replace(seen.view, total_steps=newest.total_steps),
+            resume=resume_command(found, line),
+            story=replace(seen.story, total_steps=seen.story.total_steps or line.total_steps),
         )
+
+
+class WatchedRecords:
+    """What a board shows of the ledger. Give it the records oldest first."""
+
+    def __init__(self) -> None:
+        self.fold = StoryFold()
+        self.events: deque[Event] = deque(maxlen=_MOST_EVENTS)
+        """the last events, oldest first. Commits are none"""
+        self._losses = Column()
+
+    def losses(self) -> Points:
+        """(steps done, loss), ascending. A step that was done again has its last loss. Long runs have means."""
+        curve = self._losses.curve(_MOST_POINTS)
+        return tuple(zip(map(int, curve.x), curve.y, strict=True))
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Add the next records.
+
+        Raises:
+            PlanError: no plan serves the sizes in a header.
+        """
+        for record in records:
+            news = self.fold.add(record)
+            if isinstance(record, GenerationRecord):
+                self._losses.cut(record.step + 1)
+            elif isinstance(record, StepRecord) and not record.skipped:
+                self._losses.add(record.step + 1, record.loss)
+            if news and news.is_listed:
+                self.events.append(event_of(news))
 
 
 class LeaseWatch:

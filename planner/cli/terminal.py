@@ -9,11 +9,11 @@ from rich.console import Console
 
 from planner.cli.activity import doing, progress_bar
 from planner.cli.live_panel import LivePanel
-from planner.report.run_view import RunView
 from planner.runner.display import Display, Say, StartedRun
+from planner.story.run_story import RunStory, StoryFold
 
-React = Callable[[StartedRun, Say, RunView], None]
-"""called with every new view of a run, and may show lines"""
+React = Callable[[StartedRun, Say, RunStory], None]
+"""called after every look at a run, and may show lines"""
 
 
 def display_on(out: Console, react: React | None = None, *, verbose: bool = False) -> Display:
@@ -21,8 +21,8 @@ def display_on(out: Console, react: React | None = None, *, verbose: bool = Fals
 
     @contextmanager
     def watch(started: StartedRun) -> Iterator[Say]:
-        view = RunView(step=started.step, committed_step=started.step, total_steps=started.total_steps)
-        watching = LivePanel(started.run, out, view)
+        begin = StoryFold(step=started.step, total_steps=started.total_steps)
+        watching = LivePanel(started.run, out, begin)
         watching.state, watching.why, watching.held_step = started.state, started.why, started.held_step
         if react is not None:
             watching.react = partial(react, started, watching.say)

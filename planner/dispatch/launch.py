@@ -37,9 +37,9 @@ from planner.local_cluster.environment import START_TIMEOUT, driver_environment,
 from planner.plan import FIRST_COLLECTIVES_S, KEPT_PROCESSES, NEW_PROCESSES, ResizeCost
 from planner.provenance.identity import recorded_plan
 from planner.store.commit_names import commit_of
-from planner.store.earlier_generations import last_commit_cost, last_steps
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
+from planner.story.earlier import last_commit_cost, last_steps
 from planner.train.setup import Launch
 from planner.wording.event_text import text_of
 

@@ -12,12 +12,12 @@ from planner.pictures.timeline import MOST_PHASES, draw_timeline, time_unit
 from planner.report.page.html import Drawing
 from planner.report.page.parts import memory_curve, step_parts, time_parts
 from planner.story.curves import Curve
-from planner.story.values import RunStory
+from planner.story.values import RunHistory
 
 _MOST_OTHERS = 9
 
 
-def draw_run(story: RunStory, key: str) -> dict[str, Drawing]:
+def draw_run(story: RunHistory, key: str) -> dict[str, Drawing]:
     """Name -> picture, for those that the run has values for.
 
     Args:
@@ -37,7 +37,7 @@ def draw_run(story: RunStory, key: str) -> dict[str, Drawing]:
     return {name: _drawing(make, f"{key} {name}") for name, make in makers.items() if make}
 
 
-def draw_overlay(stories: Sequence[RunStory], labels: Sequence[str]) -> dict[str, Drawing]:
+def draw_overlay(stories: Sequence[RunHistory], labels: Sequence[str]) -> dict[str, Drawing]:
     """Name -> picture, with all runs in each.
 
     Args:
@@ -67,7 +67,7 @@ def _drawing(make: Callable[[Size], Figure], key: str) -> Drawing:
     return Drawing(narrow=drawn[0], wide=drawn[1])
 
 
-def _by_step(story: RunStory, panels: Sequence[Panel], columns: int = 1) -> _Maker:
+def _by_step(story: RunHistory, panels: Sequence[Panel], columns: int = 1) -> _Maker:
     """A picture of the panels that have values. None if there are none."""
     panels = [panel for panel in panels if panel.series and panel.series[0].curve.x]
     changes = [change.step for change in story.changes]
@@ -80,7 +80,7 @@ def _panel(title: str, curve: Curve, unit: str = "", *, number: int = 0, is_poin
     return Panel(title=title, series=(series,), unit=unit, from_zero=True)
 
 
-def _timeline(story: RunStory) -> _Maker:
+def _timeline(story: RunHistory) -> _Maker:
     return (
         (lambda size: draw_timeline(story.phases, story.changes, size, "UNIT since the run began"))
         if story.phases
@@ -88,14 +88,14 @@ def _timeline(story: RunStory) -> _Maker:
     )
 
 
-def _loss(story: RunStory) -> _Maker:
+def _loss(story: RunHistory) -> _Maker:
     series = [Series(label="training", curve=story.loss)]
     if story.held_out.x:
         series.append(Series(label="held-out samples", curve=story.held_out, number=1, is_points=True))
     return _by_step(story, [Panel(title="", series=tuple(series), unit="log")])
 
 
-def _others(story: RunStory) -> _Maker:
+def _others(story: RunHistory) -> _Maker:
     panels = [
         Panel(title=name, series=(Series(label=name, curve=curve, is_points=name.startswith("eval/")),))
         for name, curve in list(story.curves.items())[:_MOST_OTHERS]
@@ -103,18 +103,18 @@ def _others(story: RunStory) -> _Maker:
     return _by_step(story, panels, columns=2)
 
 
-def ideal(story: RunStory) -> Curve:
+def ideal(story: RunHistory) -> Curve:
     """By step, the samples per second of as many workers as there were, each as fast as in the fastest phase."""
     best, _ = story.best_worker
     return _levels(story, [best * phase.workers for phase in story.phases])
 
 
-def means(story: RunStory) -> Curve:
+def means(story: RunHistory) -> Curve:
     """By step, the samples per second of each generation: all its samples by the seconds of its steps."""
     return _levels(story, [phase.samples_per_s for phase in story.phases])
 
 
-def _levels(story: RunStory, values: Sequence[float]) -> Curve:
+def _levels(story: RunHistory, values: Sequence[float]) -> Curve:
     """A value for each phase, from its first step to the first step of the next one."""
     pairs = list(zip(story.phases, values, strict=True))[-MOST_PHASES:]
     x = [float(at) for phase, _ in pairs for at in (phase.first_step, phase.kept_step)]
@@ -122,7 +122,7 @@ def _levels(story: RunStory, values: Sequence[float]) -> Curve:
     return Curve(x=tuple(x), y=tuple(y), low=tuple(y), high=tuple(y))
 
 
-def _speed(story: RunStory) -> _Maker:
+def _speed(story: RunHistory) -> _Maker:
     if not story.speed.x:
         return None
     series = (
@@ -133,7 +133,7 @@ def _speed(story: RunStory) -> _Maker:
     return _by_step(story, [Panel(title="", series=series, from_zero=True)])
 
 
-def _measured(story: RunStory) -> _Maker:
+def _measured(story: RunHistory) -> _Maker:
     known = story.measured
     memory_unit, memory = memory_curve(known)
     panels = [
@@ -144,11 +144,11 @@ def _measured(story: RunStory) -> _Maker:
     return _by_step(story, panels, columns=3)
 
 
-def _times(story: RunStory) -> _Maker:
+def _times(story: RunHistory) -> _Maker:
     return _bars(time_parts(story), "All of the run's time")
 
 
-def _step(story: RunStory) -> _Maker:
+def _step(story: RunHistory) -> _Maker:
     return _bars(step_parts(story), "All measured steps")
 
 
@@ -162,7 +162,7 @@ def _bars(seconds: Mapping[str, float], title: str) -> _Maker:
     return (lambda size: draw_bars(parts, size, title)) if parts else None
 
 
-def _commits(story: RunStory) -> _Maker:
+def _commits(story: RunHistory) -> _Maker:
     commits = story.commits
     panels = [
         _panel("Pause for a commit, in seconds", commits.cost, is_points=True),

@@ -46,6 +46,8 @@ class RunClock:
     def __init__(self) -> None:
         self.now_s = 0.0
         """when the last record was written, in seconds since the epoch: on record, or computed from the durations"""
+        self.is_time_known = False
+        """whether `now_s` is one. Not before the first record with a time of its own"""
         self._spent = dict.fromkeys((each.name for each in fields(RunTimes)), 0.0)
         self._launch_id = ""
         self._next_step = 0
@@ -61,14 +63,15 @@ class RunClock:
 
     def add(self, record: Record) -> None:
         """Add one more record."""
-        if isinstance(record, GenerationRecord):
-            self._begin(record)
-        elif isinstance(record, StepRecord):
+        # Steps first, because a ledger has a million of them, and pydantic makes a negative `isinstance` slow.
+        if isinstance(record, StepRecord):
             self._spend("trained_s", record.seconds)
             if record.step < self._next_step:
                 self._spent["redone_s"] += record.seconds
             self._next_step = max(record.step + 1, self._next_step)
             self._done.append((record.step, record.seconds))
+        elif isinstance(record, GenerationRecord):
+            self._begin(record)
         elif isinstance(record, CommitRecord):
             self._spend("committing_s", record.seconds)
             self._commit(record.step)
@@ -79,7 +82,8 @@ class RunClock:
 
     def _spend(self, use: str, seconds: float) -> None:
         self._spent[use] += seconds
-        self.now_s += seconds
+        if self.is_time_known:
+            self.now_s += seconds
 
     def _commit(self, end: int) -> None:
         """All steps before `end` were committed. They are kept as one, as a damaged commit may undo them."""
@@ -105,14 +109,14 @@ class RunClock:
             began_s = min(max(record.launched_s, self.now_s), max(record.time_s, self.now_s))
             self._spent["stopped_s"] += began_s - self.now_s
         self._spent["paused_s"] += max(record.time_s - began_s, 0.0)
-        self.now_s = max(record.time_s, began_s)
+        self.now_s, self.is_time_known = max(record.time_s, began_s), True
         self._launch_id, self._is_starting = record.launch_id, True
 
     def _look_at_the_time(self, record: EventRecord | MeasurementRecord) -> None:
         """A record with its own time. Until the first measurement of a generation, time without a record is a pause."""
-        if self._is_starting:
+        if self._is_starting and self.is_time_known:
             self._spent["paused_s"] += max(record.time_s - self.now_s, 0.0)
-        self.now_s = max(record.time_s, self.now_s)
+        self.now_s, self.is_time_known = max(record.time_s, self.now_s), True
         if isinstance(record, MeasurementRecord):
             self._is_starting = False
         else:

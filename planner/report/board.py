@@ -8,10 +8,11 @@ from planner.base.text import counted, duration
 from planner.errors import printable
 from planner.report.loss_curve import Points, loss_curve
 from planner.report.run_table import Event
-from planner.report.run_view import RunView, metric_texts, speed_texts
+from planner.report.run_view import metric_texts, plan_text, speed_texts
 from planner.report.text_columns import ago, aligned, columns_of, spans, wrapped
 from planner.report.watched_run import Seen, Style, run_state
 from planner.store.run_status import WorkerStatus
+from planner.story.run_story import RunStory
 
 Line = tuple[tuple[str, Style], ...]
 """pieces of one row, each with its style"""
@@ -53,7 +54,7 @@ def board(
 
 def _top(seen: Seen, width: int, now_s: float, *, ascii_only: bool) -> list[Line]:
     """The run's name and state, and its facts."""
-    state, view = run_state(seen), seen.view
+    state, story = run_state(seen), seen.story
     word = f" {state.word} "
     name = _clipped(printable(seen.url), width - columns_of(word) - 1)
     gap = " " * max(width - columns_of(name) - columns_of(word), 1)
@@ -61,12 +62,12 @@ def _top(seen: Seen, width: int, now_s: float, *, ascii_only: bool) -> list[Line
     if seen.store_error:
         lines += _fact("store", f"does not answer: {seen.store_error}. planner tries again", width, "bad", most=2)
     lines += _fact("state", state.text, width, most=5)
-    if view.generation:
-        lines += _fact("step", _progress(view, is_running=seen.driver == "alive", ascii_only=ascii_only), width)
-        lines += _fact("speed", "   ".join(speed_texts(view)), width, most=2)
-        lines += _fact("loss", _loss(view), width)
+    if story.header:
+        lines += _fact("step", _progress(story, is_running=seen.driver == "alive", ascii_only=ascii_only), width)
+        lines += _fact("speed", "   ".join(speed_texts(story)), width, most=2)
+        lines += _fact("loss", _loss(story), width)
         lines += _fact("workers", _workers(seen), width, most=2)
-    if view.generation or seen.committed_time_s:
+    if story.header or seen.committed_time_s:
         lines += _fact("durable", _durable(seen, now_s), width)
     if seen.status is not None and seen.driver == "alive":
         lines += _fact("next", seen.status.next, width, "bold", most=_MOST_NEXT_LINES)
@@ -85,32 +86,32 @@ def _fact(key: str, text: str, width: int, style: Style = "", most: int = 1) -> 
     return [((name, "dim"), (_clipped(line, width - _KEY), style)) for name, line in zip(keys, lines, strict=True)]
 
 
-def _progress(view: RunView, *, is_running: bool, ascii_only: bool) -> str:
-    if not view.total_steps:
-        return f"{view.step}"
-    part = min(view.step / view.total_steps, 1.0)
+def _progress(story: RunStory, *, is_running: bool, ascii_only: bool) -> str:
+    if not story.total_steps:
+        return f"{story.step}"
+    part = min(story.step / story.total_steps, 1.0)
     full = math.floor(part * _BAR)
     done, left = ("#", ".") if ascii_only else ("█", "░")
-    remaining = max(view.total_steps - view.step, 0) * view.global_batch
-    end = (
-        f"   {duration(remaining / view.samples_per_s)} left" if is_running and remaining and view.samples_per_s else ""
-    )
-    return f"{view.step} of {view.total_steps}   {done * full}{left * (_BAR - full)} {part:.0%}{end}"
+    global_batch = story.header.identity.global_batch if story.header else 0
+    remaining = max(story.total_steps - story.step, 0) * global_batch
+    is_timed = is_running and remaining and story.samples_per_s
+    end = f"   {duration(remaining / story.samples_per_s)} left" if is_timed else ""
+    return f"{story.step} of {story.total_steps}   {done * full}{left * (_BAR - full)} {part:.0%}{end}"
 
 
-def _loss(view: RunView) -> str:
-    if view.loss is None:
+def _loss(story: RunStory) -> str:
+    if story.loss is None:
         return ""
-    held_out = [] if view.held_out is None else [f"held out {view.held_out:.4f}"]
-    return "   ".join([f"{view.loss:.4f}", *metric_texts(view.metrics), *held_out])
+    held_out = [f"held out {story.last_eval.loss:.4f}"] if story.last_eval else []
+    return "   ".join([f"{story.loss:.4f}", *metric_texts(story.metrics), *held_out])
 
 
 def _workers(seen: Seen) -> str:
-    view, status = seen.view, seen.status
+    story, status = seen.story, seen.status
     bounds = f" (min {status.least}, max {status.most})" if status else ""
     return (
-        f"{view.world_size}{bounds}   split {view.split}, {counted(view.rounds, 'round')}   global batch "
-        f"{view.global_batch}   generation {view.generation}"
+        f"{story.world_size}{bounds}   {plan_text(story.plan)}   global batch "
+        f"{story.header.identity.global_batch if story.header else 0}   generation {story.generation}"
     )
 
 

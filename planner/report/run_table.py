@@ -4,32 +4,24 @@ import dataclasses
 import json
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from planner.base.text import counted
 from planner.errors import PlanError, printable
-from planner.events.saves import CommitInterval
 from planner.events.training import GenerationStopped
 from planner.job import Model, Objective
 from planner.provenance.identity import recorded_plan
 from planner.report.plan_table import split_text
-from planner.report.run_view import RunView, fold, metric_texts
+from planner.report.run_view import metric_texts, news_text
 from planner.report.speed import Speed
 from planner.report.text_columns import ago, aligned, hanging
-from planner.store.records import (
-    CommitRecord,
-    EvalRecord,
-    EventRecord,
-    GenerationRecord,
-    MeasurementRecord,
-    Record,
-    StepRecord,
-)
+from planner.store.records import EvalRecord, EventRecord, GenerationRecord
 from planner.store.run_folder import commit_of
 from planner.store.run_status import FRESH_S
 from planner.store.survey import SegmentEnds, Survey
+from planner.story.run_story import News, RunStory, StoryFold, story_of
 from planner.wording.event_text import text_of
 from planner.wording.saves import interval_text
 
@@ -154,12 +146,15 @@ class RunDetail:
 def run_line(survey: Survey) -> RunLine:
     """The run's line in a list. A damaged run has the state "broken" and a reason."""
     try:
-        view, events = _story(survey.segments)
+        return _line(survey, *_told(survey.segments))
     except PlanError as error:
-        survey, view, events = dataclasses.replace(survey, problem=f"the ledger: {error}"), RunView(), ()
+        return _line(dataclasses.replace(survey, problem=f"the ledger: {error}"), RunStory(), ())
+
+
+def _line(survey: Survey, story: RunStory, events: Sequence[Event]) -> RunLine:
     newest, lease = survey.newest, survey.lease
     committed_step = newest.step if newest else 0
-    total_steps = view.total_steps or (newest.total_steps if newest else 0)
+    total_steps = story.total_steps or (newest.total_steps if newest else 0)
     seen_times = [event.time_s or 0.0 for event in events]
     if newest:
         seen_times.append(newest.time_s)
@@ -170,9 +165,9 @@ def run_line(survey: Survey) -> RunLine:
         run=survey.url,
         state=_state(survey, committed_step, total_steps),
         reason=survey.problem,
-        step=max(view.step, committed_step),
+        step=max(story.step, committed_step),
         total_steps=total_steps,
-        world_size=view.world_size or (newest.world_size if newest else 0),
+        world_size=story.world_size or (newest.world_size if newest else 0),
         committed_step=committed_step,
         committed_time_s=newest.time_s if newest else None,
         held_step=max(committed_step, survey.live.held_step if survey.live else 0),
@@ -191,35 +186,26 @@ def _state(survey: Survey, committed_step: int, total_steps: int) -> State:
     return "elsewhere" if survey.driver == "unknown" else "stopped"
 
 
-def _story(segments: Sequence[SegmentEnds]) -> tuple[RunView, tuple[Event, ...]]:
-    """The view after all records that were read, and the events, oldest first. Commits are no events here.
+def _told(segments: Sequence[SegmentEnds]) -> tuple[RunStory, tuple[Event, ...]]:
+    """How the run stands after all records that were read, and its events, oldest first.
 
     Raises:
         PlanError: no plan serves the sizes in a header.
     """
-    view, events = RunView(), list[Event]()
-    for segment in segments:
-        time_s: float | None = None
-        for record in _records(segment):
-            time_s = time_after(record, time_s)
-            view, lines = fold(view, [record])
-            name, facts = (record.event, record.facts) if isinstance(record, EventRecord) else ("", {})
-            events += (Event(time_s=time_s, text=line, event=name, facts=facts) for line in lines)
-    return view, tuple(events)
+    fold = StoryFold()
+    told = [fold.add(record) for segment in segments for record in segment.records]
+    return fold.story, tuple(event_of(news) for news in told if news and news.is_listed)
 
 
-def _records(segment: SegmentEnds) -> Iterator[Record]:
-    if segment.header:
-        yield segment.header
-    yield from segment.begin
-    yield from segment.tail
+def event_of(news: News) -> Event:
+    """The event with its text.
 
-
-def time_after(record: Record, before_s: float | None) -> float | None:
-    """When a record was written: its own time, or `before_s` plus its duration. None if neither is known."""
-    if isinstance(record, GenerationRecord | EventRecord | MeasurementRecord):
-        return record.time_s
-    return None if before_s is None else before_s + record.seconds
+    Raises:
+        PlanError: no plan serves the sizes in a header.
+    """
+    record = news.record
+    name, facts = (record.event, record.facts) if isinstance(record, EventRecord) else ("", {})
+    return Event(time_s=news.time_s, text=news_text(news), event=name, facts=facts)
 
 
 def run_detail(survey: Survey) -> RunDetail:
@@ -228,13 +214,13 @@ def run_detail(survey: Survey) -> RunDetail:
     Raises:
         PlanError: no plan serves the sizes in a header.
     """
-    summary = run_line(survey)
-    view, events = _story(survey.segments)
-    newest, job, commit = survey.newest, survey.job, _last_commit(survey.segments)
+    story, events = _told(survey.segments)
+    summary = _line(survey, story, events)
+    newest, job, commit = survey.newest, survey.job, story.last_commit
     header = survey.segments[-1].header if survey.segments else None
     identity = header.identity if header else newest.identity if newest else None
     # A dict, because a generation repeats the evaluation of its first step.
-    held_out = {r.step: r.loss for segment in survey.segments for r in segment.tail if isinstance(r, EvalRecord)}
+    held_out = {r.step: r.loss for segment in survey.segments for r in segment.records if isinstance(r, EvalRecord)}
     return RunDetail(
         summary=summary,
         job=job.name if job else "",
@@ -248,13 +234,13 @@ def run_detail(survey: Survey) -> RunDetail:
         traceback=survey.failure.traceback if survey.failure else "",
         passed_over=tuple(map(text_of, survey.not_used)),
         driver=_driver_text(survey),
-        samples_per_s=view.samples_per_s,
-        speed=view.speed,
+        samples_per_s=story.samples_per_s,
+        speed=Speed.of(story.measured) if story.measured else None,
         commit_s=commit.seconds if commit else 0.0,
         commit_write_s=commit.write_s if commit else 0.0,
-        loss=view.loss,
-        metrics=view.metrics,
-        interval=_interval(survey),
+        loss=story.loss,
+        metrics=story.metrics,
+        interval=_interval(survey, story),
         kept_steps=tuple(sorted(step for step, _ in map(commit_of, survey.kept))),
         num_commits=survey.num_commits,
         num_generations=survey.num_generations,
@@ -263,13 +249,8 @@ def run_detail(survey: Survey) -> RunDetail:
         next=survey.live.next if survey.live else "",
         next_time_s=survey.live.time_s if survey.live else None,
         held_out=tuple(sorted(held_out.items())[-_NUM_HELD_OUT:]),
-        resume=_resume(survey, summary),
+        resume=resume_command(survey, summary),
     )
-
-
-def _last_commit(segments: Sequence[SegmentEnds]) -> CommitRecord | None:
-    records = (record for segment in reversed(segments) for record in reversed(segment.tail))
-    return next((record for record in records if isinstance(record, CommitRecord)), None)
 
 
 def _settings(section: Model | Objective) -> str:
@@ -290,18 +271,15 @@ def _driver_text(survey: Survey) -> str:
     return process if survey.driver == "alive" else f"none now, the last was {process}"
 
 
-def _interval(survey: Survey) -> str:
+def _interval(survey: Survey, story: RunStory) -> str:
     every = survey.job.checkpoint.every if survey.job else ""
     if every != "auto":
         return f"every {every}" if every else ""
-    records = (record for segment in survey.segments for record in _records(segment))
-    told = (record.told for record in records if isinstance(record, EventRecord))
-    intervals = [event for event in told if isinstance(event, CommitInterval)]
-    return f"auto: {interval_text(intervals[-1])}" if intervals else "auto"
+    return f"auto: {interval_text(story.interval)}" if story.interval else "auto"
 
 
-def _resume(survey: Survey, summary: RunLine) -> str:
-    """The command with the job's copy in the run's folder, which has absolute paths."""
+def resume_command(survey: Survey, summary: RunLine) -> str:
+    """The command that resumes a run, or empty. It has the job's copy in the run's folder, with absolute paths."""
     if survey.job is None or "://" in survey.url or summary.state not in {"stopped", "elsewhere"}:
         return ""
     return shlex.join(["planner", "run", f"{survey.url}/jobs/{survey.job_digest}.json"])
@@ -310,42 +288,34 @@ def _resume(survey: Survey, summary: RunLine) -> str:
 def _generations(segments: Sequence[SegmentEnds], summary: RunLine) -> tuple[GenerationLine, ...]:
     lines, lost, known_end = list[GenerationLine](), 0, 0
     for segment in segments:
-        is_newest = segment is segments[-1]
-        if segment.header is None:
+        is_newest, header = segment is segments[-1], segment.header
+        if header is None:
             known_end = 0
             continue
-        lost += max(known_end - segment.header.step, 0)
+        lost += max(known_end - header.step, 0)
         # Like an audit: if nobody went on from a generation, it is in no lineage, and a later one has recomputed all.
         counts = is_newest or max(segment.committed_step, segment.held_step) >= 0
-        line = _generation(segment, segment.header, lost if counts else 0, is_newest=is_newest, summary=summary)
-        lost, known_end = 0 if counts else lost, line.end_step
+        known_end = max(story_of(segment.records).step, segment.committed_step, segment.held_step)
+        line = GenerationLine(
+            generation=segment.generation,
+            world_size=header.world_size,
+            split=split_text(recorded_plan(header).shares),
+            first_step=header.step,
+            end_step=known_end,
+            parent=header.parent,
+            parent_is_held=header.parent_is_held,
+            ended=_ended(segment, header, known_end, is_running=is_newest and summary.state == "running"),
+            recomputed_before=lost if counts else 0,
+        )
         lines.append(line)
+        lost = 0 if counts else lost
     return tuple(lines)
-
-
-def _generation(
-    segment: SegmentEnds, header: GenerationRecord, recomputed: int, *, is_newest: bool, summary: RunLine
-) -> GenerationLine:
-    done = next((r.step + 1 for r in reversed(segment.tail) if isinstance(r, StepRecord)), header.step)
-    end_step = max(done, segment.committed_step, segment.held_step)
-    plan = recorded_plan(header)
-    return GenerationLine(
-        generation=segment.generation,
-        world_size=header.world_size,
-        split=split_text(plan.shares),
-        first_step=header.step,
-        end_step=end_step,
-        parent=header.parent,
-        parent_is_held=header.parent_is_held,
-        ended=_ended(segment, header, end_step, is_running=is_newest and summary.state == "running"),
-        recomputed_before=recomputed,
-    )
 
 
 def _ended(segment: SegmentEnds, header: GenerationRecord, end_step: int, *, is_running: bool) -> str:
     if is_running:
         return "running"
-    last = segment.tail[-1] if segment.tail else header
+    last = segment.records[-1]
     if isinstance(last, EventRecord) and last.event == GenerationStopped.name:
         return last.message
     if segment.committed_step == header.total_steps:

@@ -7,8 +7,8 @@ from typing import Literal
 from planner.base.text import duration
 from planner.report.loss_curve import Points
 from planner.report.run_table import Event
-from planner.report.run_view import RunView
 from planner.store.run_status import FRESH_S, RunStatus
+from planner.story.run_story import RunStory
 
 Style = Literal["", "bold", "dim", "good", "change", "wait", "bad"]
 """`change`: the group changes. `wait`: nothing trains, and nothing is wrong"""
@@ -40,7 +40,7 @@ class Seen:
     """how long the status has not changed while it was watched"""
     has_begun: bool = False
     """whether the driver that holds the run has already begun a generation. It removes its status when it ends"""
-    view: RunView = field(default_factory=lambda: RunView(event=""))
+    story: RunStory = field(default_factory=RunStory)
     losses: Points = ()
     events: Sequence[Event] = ()
     committed_step: int = 0
@@ -66,8 +66,8 @@ def run_state(seen: Seen) -> RunState:
         return RunState(word="broken", style="bad", text=seen.problem)
     if seen.driver == "alive" and (seen.status is not None or not seen.has_begun):
         return _live_state(seen)
-    if 0 < seen.view.total_steps <= seen.committed_step:
-        return RunState(word="finished", style="good", text=f"all {seen.view.total_steps} steps are durable")
+    if 0 < seen.story.total_steps <= seen.committed_step:
+        return RunState(word="finished", style="good", text=f"all {seen.story.total_steps} steps are durable")
     if seen.driver == "alive":
         return RunState(word="ending", style="wait", text=f"the driver ({seen.driver_text}) ends the run")
     return _without_driver(seen)

@@ -38,12 +38,10 @@ class SegmentEnds:
     generation: int
     header: GenerationRecord | None
     """none if it cannot be read"""
-    tail: tuple[Record, ...]
-    """the last records after the header, oldest first"""
+    records: tuple[Record, ...]
+    """the header, events as far as the first records were read, and the last records"""
     committed_step: int
     """of its last commit, by the names of manifests, or -1 if it has none"""
-    begin: tuple[EventRecord, ...] = ()
-    """events between the header and the tail, as far as the first records were read"""
     held_step: int = -1
     """the newest of its steps from which a generation resumed in memory, by the names of manifests, or -1"""
     refusal: str = ""
@@ -165,12 +163,13 @@ def _segment(storage: Storage, generation: int, commits: Sequence[str], held: Se
     size_bytes = storage.size_bytes(name)
     head = storage.read_first(name, _HEAD_BYTES)
     tail_from = max(size_bytes - _TAIL_BYTES, 0)
-    tail = records_among(storage.read_from(name, tail_from))
+    header, tail = header_among(head), records_among(storage.read_from(name, tail_from))
+    events = (record for record in records_among(head[:tail_from]) if isinstance(record, EventRecord))
+    later = (record for record in tail if not isinstance(record, GenerationRecord))
     return SegmentEnds(
         generation=generation,
-        header=header_among(head),
-        begin=tuple(record for record in records_among(head[:tail_from]) if isinstance(record, EventRecord)),
-        tail=tuple(record for record in tail if not isinstance(record, GenerationRecord)),
+        header=header,
+        records=(*((header,) if header else ()), *events, *later),
         committed_step=_last_step(commits, generation),
         held_step=_last_step(held, generation),
         refusal=_format_refusal(head, name),
@@ -213,7 +212,7 @@ def _newest(
     """The newest commit that is there, by the ends of the ledger, and the reason if the run cannot be resumed."""
     if names and not kept:
         return None, f"the files of all {len(names)} commits are gone"
-    records = [record for segment in segments for record in segment.tail if isinstance(record, CommitRecord)]
+    records = [record for segment in segments for record in segment.records if isinstance(record, CommitRecord)]
     try:
         return newest_commit(run, {record.name: record.sha256 for record in reversed(records)}), ""
     except StoreError as error:

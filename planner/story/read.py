@@ -7,12 +7,12 @@ from planner.store.follow import WholeLedger
 from planner.store.records import Manifest
 from planner.store.run_folder import RunFolder
 from planner.story.teller import StoryTeller
-from planner.story.values import RunStory
+from planner.story.values import RunHistory
 
 
 def read_story(
     run: RunFolder, name: str, newest: Manifest | None, progress: Callable[[int, int], None] = lambda _done, _of: None
-) -> RunStory:
+) -> RunHistory:
     """Read a run's story.
 
     Args:

@@ -23,7 +23,7 @@ from planner.story.changes import change_between
 from planner.story.curves import Column, Curve, StepTable, curve, rate_curve
 from planner.story.measuring import Measurer
 from planner.story.phase_builder import PhaseBuilder
-from planner.story.values import Commits, Event, Phase, RunStory, Told
+from planner.story.values import Commits, Event, Phase, RunHistory, Told
 
 MOST_EVENTS = 300
 """events that a story keeps: the newest ones"""
@@ -164,7 +164,7 @@ class StoryTeller:
         hosts: Sequence[str] = (),
         versions: Mapping[str, str] | None = None,
         durable: Sequence[str] = (),
-    ) -> RunStory:
+    ) -> RunHistory:
         """The story of all records so far. No record may follow.
 
         Args:
@@ -183,7 +183,7 @@ class StoryTeller:
         since_began = array("d", (time_s - self._began_s for time_s in table["time"]))
         others = {name: table.curve(name) for name in _SHOWN if steps} | self._other_curves()
         held_out = self._others.get("eval/loss", Column())
-        return RunStory(
+        return RunHistory(
             run=run,
             name=name,
             began_s=self._began_s,

@@ -128,7 +128,7 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunStory:
+class RunHistory:
     """What happened in a run, in bounded memory. Steps that were undone are in `phases` and in no curve by step."""
 
     run: str

@@ -27,9 +27,9 @@ from planner.job.step_schedule import StepSchedule, conversions, repeated_sample
 from planner.keeper.addresses import Keepers
 from planner.plan import FIRST_COLLECTIVES_S
 from planner.plan.commit_size import COPIES_ON_OWN_NODE, COPIES_ON_TWO_NODES
-from planner.store.earlier_generations import EarlierGenerations, read_earlier
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
+from planner.story.earlier import EarlierGenerations, read_earlier
 from planner.train import host_room
 from planner.train.batches import Loader, MakeBatch, token_batch
 from planner.train.checkpoints import checkpoint

@@ -8,7 +8,7 @@ from statistics import median
 
 from planner.events.saves import CommitInterval, MeasuredInterval
 from planner.plan import checkpoint_interval
-from planner.store.earlier_generations import EarlierGenerations
+from planner.story.earlier import EarlierGenerations
 
 # When to commit first in a run. The formula needs the time of a save, which only that commit shows. Losing 10 s of work
 # costs no more than starting the workers again.

@@ -9,11 +9,11 @@ from itertools import islice, takewhile
 
 from planner.errors import ManifestMismatch, NewerFormat, PlannerError, StoreError, TrainingFailed
 from planner.store.commit_names import commit_of, rank
-from planner.store.earlier_generations import num_recorded
 from planner.store.jobs import job_digest
 from planner.store.newest import newest_named, readable
 from planner.store.records import NO_HEAD, Manifest
 from planner.store.run_folder import RunFolder
+from planner.story.earlier import num_recorded
 from planner.train.background import BackgroundWork
 from planner.train.checkpoints.from_memory import HeldStep, MemoryLost
 from planner.train.choose_commit import choose, compare

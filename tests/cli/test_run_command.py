@@ -3,13 +3,14 @@
 import contextlib
 import shlex
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
 from planner.cli.live_panel import LivePanel
-from planner.report.run_view import RunView
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
+from planner.story.run_story import RunStory, StoryFold
 
 # A terminal library would take the first two for a style and the third for a picture.
 ODD = "[bold]run[-bold] :smile:"
@@ -116,7 +117,7 @@ def test_a_line_said_while_watching_is_printed_as_it_is(tmp_path, capsys):
     from planner.cli.options import console
 
     line = f"commit {ODD} was passed over [/] {'x' * 200} [link=http://x]here"
-    LivePanel(RunFolder(Storage(str(tmp_path))), console(), RunView()).say(line)
+    LivePanel(RunFolder(Storage(str(tmp_path))), console(), StoryFold()).say(line)
     assert capsys.readouterr().out == f"    0 s  {line}\n"
 
 
@@ -124,8 +125,10 @@ def test_the_panel_shows_an_event_as_it_is(tmp_path, capsys):
     """Markup in an event is not interpreted on a terminal's panel."""
     from planner.cli.options import console
 
-    watch = LivePanel(RunFolder(Storage(str(tmp_path))), console(), RunView())
-    watch._view = RunView(event=ODD, step=3, total_steps=9, committed_step=2, loss=1.5, held_out=2.5)
+    watch = LivePanel(RunFolder(Storage(str(tmp_path))), console(), StoryFold())
+    seen = SimpleNamespace(loss=1.5, metrics={}), SimpleNamespace(loss=2.5)
+    watch._event = ODD
+    watch._story = RunStory(step=3, total_steps=9, committed_step=2, last_step=seen[0], last_eval=seen[1])
     console().print(watch._panel())
     shown = capsys.readouterr().out
     assert f"last     {ODD}" in shown

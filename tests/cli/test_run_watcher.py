@@ -51,7 +51,7 @@ def test_a_finished_run_is_read(run):
     seen = RunWatcher(str(run)).look()
     assert word(seen) == "finished"
     assert [step for step, _ in seen.losses] == [1, 2, 3, 4]
-    assert (seen.view.step, seen.committed_step, seen.view.generation) == (4, 4, 2)
+    assert (seen.story.step, seen.committed_step, seen.story.generation) == (4, 4, 2)
     assert seen.committed_time_s
     assert any("held-out loss" in event.text for event in seen.events)
 
@@ -135,7 +135,7 @@ def test_a_store_that_is_away_leaves_the_last_look(run, monkeypatch):
         patch.setattr(Storage, "names", refuse)
         away = watcher.look()
     assert away.store_error == "timed out"
-    assert away.view == before.view
+    assert away.story == before.story
     assert watcher.look().store_error == ""
 
 

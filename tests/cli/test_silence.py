@@ -3,7 +3,6 @@
 import io
 import shutil
 from contextlib import contextmanager
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -17,10 +16,10 @@ from planner.cli.options import console
 from planner.errors import RunError
 from planner.files import read_job
 from planner.local_cluster.embedded import EmbeddedCluster
-from planner.report.run_view import RunView
 from planner.runner.local import embedded, local_cluster
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
+from planner.story.run_story import StoryFold
 
 AT = ("--address", "http://127.0.0.1:1", "--set", "checkpoint.path=/shared/tiny")
 
@@ -142,7 +141,7 @@ def test_before_the_first_step_a_run_speaks_within_three_seconds(tmp_path, monke
     """After the first step, its steps are printed each five seconds, and a silence of fifteen is explained."""
     now_s, state = [100.0], [""]
     monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
-    panel = LivePanel(RunFolder(Storage(str(tmp_path))), console(), RunView())
+    panel = LivePanel(RunFolder(Storage(str(tmp_path))), console(), StoryFold())
     panel.state = lambda: state[0]
     said_s = []
     for quarter in range(1, 121):
@@ -160,10 +159,10 @@ def test_before_the_first_step_a_run_speaks_within_three_seconds(tmp_path, monke
 
 def test_a_pause_between_steps_speaks_within_three_seconds_of_each_news(tmp_path, monkeypatch, capsys):
     """A node was lost: the new workers take long to start."""
-    now_s, step = [100.0], [1]
+    now_s = [100.0]
     monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
-    monkeypatch.setattr(watching, "fold", lambda view, _records: (replace(view, step=step[0]), []))
-    panel = LivePanel(RunFolder(Storage(str(tmp_path))), console(), RunView())
+    panel = LivePanel(RunFolder(Storage(str(tmp_path))), console(), StoryFold())
+    panel._fold.step = 1
     said_s = []
     for quarter in range(1, 61):
         now_s[0] = 100.0 + quarter / 4
@@ -242,4 +241,4 @@ def test_a_dumb_terminal_gets_a_run_s_lines(tmp_path, monkeypatch):
     """No panel is drawn there."""
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    assert not LivePanel(RunFolder(Storage(str(tmp_path))), console(), RunView())._is_terminal
+    assert not LivePanel(RunFolder(Storage(str(tmp_path))), console(), StoryFold())._is_terminal

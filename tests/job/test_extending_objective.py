@@ -24,9 +24,11 @@ from planner.job.objective_registry import OBJECTIVES, shown_metrics
 from planner.plan import make_plan
 from planner.provenance.audit import audit
 from planner.rehearsal.local_workers import LocalWorkers
-from planner.report.run_view import RunView, step_line
+from planner.report.run_view import step_line
+from planner.store.records import StepRecord
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
+from planner.story.run_story import RunStory
 from planner.train.generation import train
 from planner.train.loop import Hooks
 from planner.train.setup import Launch
@@ -188,8 +190,8 @@ def test_a_job_of_a_package_is_trained_and_its_metrics_are_shown(hinge, site, mo
     shown = planner(site, "show", job.run_path).stdout
     assert re.search(r"objective +hinge, delta 2.0\n", shown), shown
     assert re.search(r"loss +[0-9.]+, margin -?[0-9.]+, satisfied [01]\.[0-9]+\n", shown), shown
-    view = RunView(step=4, total_steps=4, loss=steps[-1]["loss"], metrics=steps[-1]["metrics"])
-    assert re.search(r"step 4/4  loss \S+  margin \S+  satisfied \S+  ", step_line(view))
+    story = RunStory(step=4, total_steps=4, last_step=StepRecord.model_validate(steps[-1]))
+    assert re.search(r"step 4/4  loss \S+  margin \S+  satisfied \S+  ", step_line(story))
 
 
 @pytest.mark.fsdp

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_runs import measurement
+from made_runs import evaluation, header, measurement, step
 
 from planner.report.board import board
 from planner.report.run_table import Event
-from planner.report.run_view import RunView
 from planner.report.text_columns import columns_of
 from planner.report.watched_run import Seen, run_state
 from planner.store.run_status import NodeStatus, RunStatus, WorkerStatus
+from planner.story.run_story import RunStory, story_of
 
 NOW_S = 1_000_000.0
 
@@ -45,21 +45,7 @@ SEEN = Seen(
     driver="alive",
     driver_text="pid 7 on here",
     status=status(),
-    view=RunView(
-        generation=3,
-        world_size=4,
-        split="4 x 16",
-        rounds=2,
-        step=40,
-        total_steps=160,
-        global_batch=64,
-        loss=2.5,
-        metrics={},
-        held_out=2.75,
-        samples_per_s=64.0,
-        committed_step=36,
-        event="",
-    ),
+    story=story_of([header(3, 4, 36), *map(step, range(36, 39)), step(39, loss=2.5), evaluation(40, 2.75)]),
     losses=[(step, 5 - step / 20) for step in range(40)],
     events=[Event(time_s=NOW_S - 90, text="older"), Event(time_s=NOW_S - 3, text="resize: 3 -> 4, it pays")],
     committed_step=36,
@@ -119,7 +105,7 @@ def test_every_state_has_its_word(word):
         (replace(SEEN, status=None, has_begun=True), "ending"),
         (replace(SEEN, status=None, has_begun=True, committed_step=160), "finished"),
         (replace(SEEN, status_age_s=40.0, status=status("Idle", states=())), "starting"),
-        (replace(SEEN, driver="ended", committed_step=0, view=RunView()), "stopped"),
+        (replace(SEEN, driver="ended", committed_step=0, story=RunStory()), "stopped"),
     ],
 )
 def test_a_state_follows_from_what_is_seen(seen, word):
@@ -239,7 +225,7 @@ def test_a_usual_terminal_shows_everything(width, height):
 def test_measured_speed_is_shown():
     """Tokens per second, MFU and memory, in a line of their own that may have two rows."""
     measured = measurement(40, NOW_S, num_steps=10, seconds=10.0, input_tokens=40_960, flops=4.1e12)
-    seen = replace(SEEN, view=replace(SEEN.view, measured=(measured,)))
+    seen = replace(SEEN, story=replace(SEEN.story, measured=(measured,)))
     assert "speed      64.0 samples/s   4,096 tokens/s   MFU 41%   3.0 GiB" in texts(seen, 80)
     assert "GiB" in shown(seen, 60)
 

@@ -53,9 +53,8 @@ def commit(step):
 
 
 def segment(generation, first_step, *tail, committed_step=-1, **named):
-    return SegmentEnds(
-        generation=generation, header=header(generation, first_step, **named), tail=tail, committed_step=committed_step
-    )
+    head = header(generation, first_step, **named)
+    return SegmentEnds(generation=generation, header=head, records=(head, *tail), committed_step=committed_step)
 
 
 def survey(*segments, **found):
@@ -121,7 +120,7 @@ def test_events_have_their_times():
     seen = EvalRecord(step=2, samples=3, tokens=9, loss=1.0, seconds=3.0)
     detail = run_detail(survey(segment(1, 0, *steps(0, 1), commit(2), seen)))
     assert [event.time_s for event in detail.events] == [BEGAN_S + 100, BEGAN_S + 105]
-    bare = SegmentEnds(generation=1, header=None, tail=(seen,), committed_step=-1)
+    bare = SegmentEnds(generation=1, header=None, records=(seen,), committed_step=-1)
     assert [event.time_s for event in run_detail(survey(bare)).events] == [None]
     text = detail_text(run_detail(survey(bare)), BEGAN_S)
     assert text[-1] == f"{'':23}  step 2: held-out loss 1.0000"

@@ -6,19 +6,20 @@ from types import SimpleNamespace
 import pytest
 from made_up_runs import BEGAN_S, MadeUpRun
 
+from planner.cli.run_watcher import WatchedRecords
 from planner.dispatch.run_metrics import RunMetrics
 from planner.events.saves import LoadedFromMemory
 from planner.provenance.audit import audit
 from planner.report.audits import verdict
-from planner.report.run_history import RunHistory
 from planner.report.run_table import detail_text, run_detail
-from planner.report.run_view import RunView, durable_text, fold
-from planner.store.earlier_generations import read_earlier
+from planner.report.run_view import durable_text, news_text
 from planner.store.follow import WholeLedger
 from planner.store.newest import newest_commit
 from planner.store.run_folder import commit_name
 from planner.store.survey import is_run, survey
+from planner.story.earlier import read_earlier
 from planner.story.read import read_story
+from planner.story.run_story import StoryFold, story_of
 from planner.tracking.feed import Feed
 from planner.wording.event_text import text_of
 
@@ -125,34 +126,33 @@ def test_a_folder_with_only_held_steps_is_a_part_of_a_run(made):
 
 def test_a_held_step_is_not_durable_in_the_terminal(made):
     """What is durable stays durable, and the held step is shown beside it."""
-    view, lines = fold(RunView(), records(made))
-    assert (view.committed_step, view.held_step, view.step) == (3, 5, 9)
-    assert durable_text(view) == "durable 3, held 5"
+    fold = StoryFold()
+    lines = [news_text(news) for news in map(fold.add, records(made)) if news and news.is_listed]
+    assert (fold.story.committed_step, fold.story.held_step, fold.story.step) == (3, 5, 9)
+    assert durable_text(fold.story) == "durable 3, held 5"
     assert lines[1].startswith("generation 2 resumed from memory at step 5: 2 workers")
     assert lines[2] == TOLD
     made.commit()
-    view, _ = fold(RunView(), records(made))
-    assert durable_text(view) == "durable 9"
+    assert durable_text(story_of(records(made))) == "durable 9"
 
 
 def test_a_commit_that_was_undone_is_not_durable(made):
     """A generation began below it."""
     made.commit().begin(3, commit_name(5, 1), is_held=True)
-    view, _ = fold(RunView(), records(made))
-    assert view.committed_step == 5
+    assert story_of(records(made)).committed_step == 5
 
 
 def test_a_held_step_that_was_lost_is_not_shown(fallen_back):
     """Its memory is gone, also when the run has come as far again."""
-    view, _ = fold(RunView(), records(fallen_back.steps(3)))
-    assert (durable_text(view), view.step) == ("durable 3", 7)
+    story = story_of(records(fallen_back.steps(3)))
+    assert (durable_text(story), story.step) == ("durable 3", 7)
 
 
 def test_the_board_keeps_the_losses_of_steps_that_count(recovered):
     """Those after the held step were undone."""
-    history = RunHistory()
+    history = WatchedRecords()
     history.add(records(recovered))
-    assert [step for step, _ in history.losses] == list(range(1, 10))
+    assert [step for step, _ in history.losses()] == list(range(1, 10))
 
 
 # -- trackers

@@ -7,9 +7,10 @@ import pytest
 from test_runs import BEGAN_S, commit, header, segment, steps, survey
 
 from planner.report.run_table import detail_json, detail_text, run_detail
-from planner.report.run_view import RunView, fold, speed_texts, step_line
+from planner.report.run_view import speed_texts, step_line
 from planner.report.speed import Speed, size_text
 from planner.store.records import MeasurementRecord
+from planner.story.run_story import RunStory, story_of
 
 
 def measurement(step, **changes):
@@ -42,16 +43,16 @@ def shown(*records):
 
 def test_a_step_line_has_speed_and_memory():
     """Between the samples and the commit. Without a measurement there is no hole."""
-    view, _ = fold(RunView(), [header(1, 0), *steps(0), measurement(8)])
-    assert step_line(view).endswith("8.0 samples/s  4,500 tokens/s  MFU 40%  3.0 GiB  durable 0")
-    assert speed_texts(RunView()) == []
+    story = story_of([header(1, 0), *steps(0), measurement(8)])
+    assert step_line(story).endswith("8.0 samples/s  4,500 tokens/s  MFU 40%  3.0 GiB  durable 0")
+    assert speed_texts(RunStory()) == []
 
 
 def test_what_is_not_known_is_left_out():
     """A CPU has no peak, and a user's own samples have no tokens."""
     own = measurement(8, input_tokens=0, padded_tokens=0, flops=0.0, peak_flops_per_s=0.0)
-    view, _ = fold(RunView(), [header(1, 0), own])
-    assert speed_texts(view) == ["3.0 GiB"]
+    story = story_of([header(1, 0), own])
+    assert speed_texts(story) == ["3.0 GiB"]
     assert "tokens" not in shown(*steps(0), own)["speed"]
     assert "MFU not known here" in shown(*steps(0), own)["speed"]
 
@@ -59,14 +60,13 @@ def test_what_is_not_known_is_left_out():
 def test_the_last_measurements_count_together():
     """Weighted by their time. One of a short last step changes little, and a new generation begins anew."""
     last = measurement(9, num_steps=1, seconds=0.5, input_tokens=100, padded_tokens=200, flops=0.0)
-    view, _ = fold(RunView(), [header(1, 0), *(measurement(8) for _ in range(9)), last])
-    speed = view.speed
+    records = [header(1, 0), *(measurement(8) for _ in range(9)), last]
+    speed = Speed.of(story_of(records).measured)
     assert speed.tokens_per_s == pytest.approx((4 * 9000 + 100) / 8.5)
     assert speed.mfu == pytest.approx(4 * 8e11 / 8.5e12)
     assert speed.padding == pytest.approx(1 - 36100 / 40200)
     assert speed.step_s == pytest.approx(8.5 / 33)
-    view, _ = fold(view, [header(2, 9)])
-    assert view.speed is None
+    assert not story_of([*records, header(2, 9)]).measured
 
 
 def test_show_divides_the_time_of_a_step():

@@ -11,9 +11,10 @@ from planner.plan import BatchSizes, make_plan
 from planner.provenance.audit import Audit, GenerationSteps
 from planner.report.audits import audit_json, phase_table, verdict
 from planner.report.plan_table import plan_json, plan_table, split_text
-from planner.report.run_view import RunView, fold, step_line
+from planner.report.run_view import news_text, step_line
 from planner.report.text_columns import aligned, columns_of, hanging, wrapped
 from planner.store.records import CommitRecord, EvalRecord, EventRecord, GenerationRecord, StepRecord, TrainingIdentity
+from planner.story.run_story import RunStory, StoryFold, story_of
 
 # -- columns
 
@@ -273,110 +274,109 @@ def event(message):
     return EventRecord(message=message, time_s=0.0)
 
 
-def test_a_view_before_the_first_record():
-    """It says what the run waits for."""
-    view, lines = fold(RunView(), [])
-    assert (view, lines) == (RunView(), [])
-    assert view.event == "waiting for workers"
+def tell(records, fold=None):
+    """How the run stands afterwards, the lines of what happened, and the fold, to go on."""
+    fold = fold or StoryFold()
+    lines = [news_text(news) for news in map(fold.add, records) if news and news.is_listed]
+    return fold.story, lines, fold
+
+
+def test_a_line_before_the_first_record():
+    """Nothing is known yet."""
+    assert step_line(RunStory()) == "step 0/0  0 workers ()  durable 0"
 
 
 def test_the_first_generation_begins():
-    """Its line has the split of its own plan. The view has the rounds and the number of steps."""
-    view, lines = fold(RunView(), [generation(1, world_size=5)])
+    """Its line has the split of its own plan. The story has the plan and the number of steps."""
+    story, lines, _ = tell([generation(1, world_size=5)])
     assert lines == ["generation 1 begins: 5 workers, split 4 x 13 + 1 x 12, 2 rounds, global batch 64"]
-    assert (view.generation, view.world_size, view.split, view.rounds) == (1, 5, "4 x 13 + 1 x 12", 2)
-    assert (view.step, view.total_steps, view.committed_step, view.event) == (0, 160, 0, lines[0])
+    assert (story.generation, story.world_size, story.plan) == (1, 5, plans(5)[0])
+    assert (story.step, story.total_steps, story.committed_step) == (0, 160, 0)
 
 
 def test_a_run_from_its_first_step_to_its_second_generation():
     """Steps and commits give no lines. Evaluations and events do. Lost steps are computed again."""
     first = [generation(1, world_size=5), *(step(n, loss=4.0 - n) for n in range(3))]
-    view, lines = fold(RunView(), first)
-    assert (view.step, view.loss, view.committed_step) == (3, 2.0, 0)
+    story, lines, fold = tell(first)
+    assert (story.step, story.loss, story.committed_step) == (3, 2.0, 0)
     assert len(lines) == 1
 
-    view, lines = fold(view, [commit(3), held_out(3, 3.25), step(3, loss=1.0), step(4, loss=0.5), event("a [red]node")])
+    more = [commit(3), held_out(3, 3.25), step(3, loss=1.0), step(4, loss=0.5), event("a [red]node")]
+    story, lines, _ = tell(more, fold)
     assert lines == ["step 3: held-out loss 3.2500", "a [red]node"]
-    assert (view.step, view.loss, view.held_out, view.committed_step, view.event) == (5, 0.5, 3.25, 3, "a [red]node")
+    assert (story.step, story.loss, story.last_eval.loss, story.committed_step) == (5, 0.5, 3.25, 3)
 
     parent = commit(3).name
-    view, lines = fold(view, [generation(2, world_size=3, step=3, parent=parent, changed=("train.steps: 1 -> 2",))])
+    again = generation(2, world_size=3, step=3, parent=parent, changed=("train.steps: 1 -> 2",))
+    story, lines, _ = tell([again], fold)
     begins = (
         "generation 2 resumed from the commit of step 3: 3 workers, split 1 x 22 + 2 x 21, 3 rounds, global batch 64"
     )
     assert lines == [f"{begins}, 2 steps to do again; train.steps: 1 -> 2"]
-    assert (view.generation, view.step, view.committed_step, view.samples_per_s) == (2, 3, 3, 0.0)
-    assert view.held_out == 3.25
+    assert (story.generation, story.step, story.committed_step, story.samples_per_s) == (2, 3, 3, 0.0)
+    assert story.last_eval.loss == 3.25
 
 
 def test_metrics_stand_beside_the_loss():
     """For the last step and for held-out samples. Without metrics, only the loss is shown."""
     metrics = {"reward_margin": 0.418, "reward_accuracy": 0.9062, "chosen_reward": 0.5, "rejected_reward": 0.1}
     records = [generation(1, world_size=5), step(0, loss=0.61).model_copy(update={"metrics": metrics})]
-    view, _ = fold(RunView(), records)
-    assert step_line(view).startswith("step 1/160  loss 0.6100  margin 0.42  accuracy 0.91  5 workers ")
-    _, lines = fold(view, [held_out(1, 0.5).model_copy(update={"metrics": {"kl": 0.1, "desirable_reward": -0.25}})])
+    story, _, fold = tell(records)
+    assert step_line(story).startswith("step 1/160  loss 0.6100  margin 0.42  accuracy 0.91  5 workers ")
+    measured = held_out(1, 0.5).model_copy(update={"metrics": {"kl": 0.1, "desirable_reward": -0.25}})
+    _, lines, _ = tell([measured], fold)
     assert lines == ["step 1: held-out loss 0.5000, kl 0.10, desirable -0.25"]
-    view, _ = fold(view, [step(1, loss=2.0)])
-    assert "loss 2.0000  5 workers" in step_line(view)
+    story, _, _ = tell([step(1, loss=2.0)], fold)
+    assert "loss 2.0000  5 workers" in step_line(story)
 
 
 def test_a_planned_resize_has_nothing_to_do_again():
     """The next generation begins at the committed step."""
     done = [generation(1, world_size=2), step(0), step(1), commit(2)]
-    _, lines = fold(RunView(), [*done, generation(2, world_size=3, step=2, parent=commit(2).name)])
+    _, lines, _ = tell([*done, generation(2, world_size=3, step=2, parent=commit(2).name)])
     assert "to do again" not in lines[-1]
     assert lines[-1].startswith("generation 2 resumed from the commit of step 2: 3 workers")
 
 
-def test_records_one_by_one_or_all_at_once_give_one_view():
-    """The result does not depend on how often a follower reads."""
-    records = [generation(1, world_size=2), step(0), held_out(1, 2.0), step(1, seconds=0.1), commit(2), event("x")]
-    view, lines = RunView(), []
-    for record in records:
-        view, more = fold(view, [record])
-        lines += more
-    assert (view, lines) == fold(RunView(), records)
-
-
 def test_speed_is_a_moving_average_that_starts_again_with_each_generation():
     """The first step counts fully, later ones a fifth: 64 samples in 0.5 s, then in 0.25 s."""
-    view, _ = fold(RunView(), [generation(1, world_size=2), step(0, seconds=0.5)])
-    assert view.samples_per_s == pytest.approx(128)
-    view, _ = fold(view, [step(1, seconds=0.25)])
-    assert view.samples_per_s == pytest.approx(0.8 * 128 + 0.2 * 256)
-    view, _ = fold(view, [generation(2, world_size=3, step=2, parent="x"), step(2, seconds=1.0)])
-    assert view.samples_per_s == pytest.approx(64)
+    story, _, fold = tell([generation(1, world_size=2), step(0, seconds=0.5)])
+    assert story.samples_per_s == pytest.approx(128)
+    story, _, _ = tell([step(1, seconds=0.25)], fold)
+    assert story.samples_per_s == pytest.approx(0.8 * 128 + 0.2 * 256)
+    story, _, _ = tell([generation(2, world_size=3, step=2, parent="x"), step(2, seconds=1.0)], fold)
+    assert story.samples_per_s == pytest.approx(64)
 
 
 def test_a_step_that_took_no_time_does_not_divide_by_it():
     """A clock may stand still between two looks."""
-    view, _ = fold(RunView(), [generation(1, world_size=2), step(0, seconds=0.0)])
-    assert view.samples_per_s > 0
+    story = story_of([generation(1, world_size=2), step(0, seconds=0.0)])
+    assert story.samples_per_s > 0
 
 
 def test_a_step_line_says_where_the_run_is():
     """Step, loss, workers, split and speed in one line."""
-    view, _ = fold(RunView(), [generation(1, world_size=5), step(0, loss=1.23456)])
-    assert step_line(view) == "step 1/160  loss 1.2346  5 workers (4 x 13 + 1 x 12)  128.0 samples/s  durable 0"
+    story = story_of([generation(1, world_size=5), step(0, loss=1.23456)])
+    assert step_line(story) == "step 1/160  loss 1.2346  5 workers (4 x 13 + 1 x 12)  128.0 samples/s  durable 0"
 
 
 def test_a_step_line_shows_the_held_step_while_it_is_written():
     """Not one that is durable, and none beyond the steps done: a group before this one held it."""
-    view, _ = fold(RunView(), [generation(1, world_size=1), step(0), step(1), commit(1)])
-    assert step_line(replace(view, held_step=2)).endswith("durable 1, held 2")
-    assert step_line(replace(view, held_step=1)).endswith("durable 1")
-    assert step_line(replace(view, held_step=3)).endswith("durable 1")
+    story = story_of([generation(1, world_size=1), step(0), step(1), commit(1)])
+    assert step_line(story, held_step=2).endswith("durable 1, held 2")
+    assert step_line(story, held_step=1).endswith("durable 1")
+    assert step_line(story, held_step=3).endswith("durable 1")
 
 
 def test_a_commits_event_has_both_times():
-    """The pause of training, and the time until the step was durable."""
+    """The pause of training, and the time until the step was durable. It is no line among the events."""
     record = commit(3).model_copy(update={"seconds": 0.1, "write_s": 5.4})
-    view, lines = fold(RunView(), [record])
-    assert (view.event, lines) == ("step 3: the commit paused training for 0.1 s and was durable after 5.4 s", [])
+    news = StoryFold().add(record)
+    assert news_text(news) == "step 3: the commit paused training for 0.1 s and was durable after 5.4 s"
+    assert not news.is_listed
 
 
 def test_a_step_line_without_a_loss_has_no_hole():
     """Before the first step of a resumed generation."""
-    view, _ = fold(RunView(), [generation(2, world_size=1, step=9, parent="x")])
-    assert step_line(view) == "step 9/160  1 worker (1 x 64)  durable 9"
+    story = story_of([generation(2, world_size=1, step=9, parent="x")])
+    assert step_line(story) == "step 9/160  1 worker (1 x 64)  durable 9"

@@ -1,7 +1,7 @@
 """What is durable beside a step in memory, by the names and the manifests in the run's folder."""
 
 import pytest
-from test_earlier_generations import commit, step, write
+from test_earlier import commit, step, write
 from test_survey import committed, recorded
 
 from planner.errors import ManifestMismatch

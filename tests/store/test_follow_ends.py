@@ -1,6 +1,6 @@
 """Following the newest generations of a ledger, or the ends of its segments."""
 
-from test_earlier_generations import step, write
+from test_earlier import step, write
 
 from planner.store.follow import Follower
 from planner.store.ledger import segment_name

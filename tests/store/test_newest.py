@@ -1,7 +1,7 @@
 """The newest commit, in three degrees: named, readable, whole."""
 
 import pytest
-from test_earlier_generations import commit, step, write
+from test_earlier import commit, step, write
 from test_survey import committed, recorded
 
 from planner.base.disk import read_part

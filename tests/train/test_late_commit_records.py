@@ -13,7 +13,6 @@ from planner.errors import StoreError
 from planner.provenance.audit import audit
 from planner.provenance.run_times import RunClock
 from planner.report.run_table import run_detail
-from planner.store.earlier_generations import read_earlier
 from planner.store.follow import WholeLedger
 from planner.store.ledger import read_segment
 from planner.store.newest import newest_commit
@@ -21,6 +20,7 @@ from planner.store.records import NO_HEAD, CommitRecord, StepRecord
 from planner.store.run_folder import RunFolder, commit_name
 from planner.store.storage import Storage
 from planner.store.survey import survey
+from planner.story.earlier import read_earlier
 from planner.story.read import read_story
 from planner.tracking.final_steps import FinalSteps
 from planner.train import commit_files, lifecycle, loop, step_records

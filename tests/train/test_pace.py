@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from planner.events.saves import CommitInterval
 from planner.plan import checkpoint_interval
-from planner.store.earlier_generations import EarlierGenerations
+from planner.story.earlier import EarlierGenerations
 from planner.train.pace import FIRST_COMMIT_S, MOST_WORK_S, EverySteps, MeasuredPace
 
 NOTHING = EarlierGenerations(losses=0, observed_s=0.0, save_times=())

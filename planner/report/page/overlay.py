@@ -7,7 +7,7 @@ from planner.report.page.run_values import ReportedRun
 from planner.report.page.sentences import curve_words, number, span, spread
 from planner.report.page.tables import curves_table
 from planner.story.curves import Curve
-from planner.story.values import RunStory
+from planner.story.values import RunHistory
 
 KEY = "compared"
 # Field of the story -> heading, what x is, caption.
@@ -81,7 +81,7 @@ def _column(run: ReportedRun, step: int) -> list[str]:
     ]
 
 
-def common_step(stories: Sequence[RunStory]) -> int:
+def common_step(stories: Sequence[RunHistory]) -> int:
     """The last step that all runs with a step have done."""
     return min((story.steps for story in stories if story.phases), default=0)
 

@@ -1,7 +1,7 @@
 """Where a run's time and memory went, and where the time of its steps went, in the words of the page."""
 
 from planner.story.curves import Curve
-from planner.story.values import Measured, RunStory
+from planner.story.values import Measured, RunHistory
 
 _TIMES = {
     "trained_s": "training",
@@ -20,12 +20,12 @@ _STEP = {
 }
 
 
-def time_parts(story: RunStory) -> dict[str, float]:
+def time_parts(story: RunHistory) -> dict[str, float]:
     """Words -> seconds. The sum is the run's whole time."""
     return {words: getattr(story.times, name) for name, words in _TIMES.items()}
 
 
-def step_parts(story: RunStory) -> dict[str, float]:
+def step_parts(story: RunHistory) -> dict[str, float]:
     """Words -> seconds of the measured steps, empty if nobody measured.
 
     Communication overlaps with the others, so it is not among them.

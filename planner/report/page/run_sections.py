@@ -20,7 +20,7 @@ from planner.report.page.sentences import (
 )
 from planner.report.page.tables import curves_table, parts_table, phase_rows
 from planner.report.page.trust import trust_section
-from planner.story.values import Change, Commits, RunStory
+from planner.story.values import Change, Commits, RunHistory
 
 _MOST_CHANGES = 100
 _MOST_UNRECORDED = 20
@@ -101,7 +101,7 @@ def _timeline(run: ReportedRun) -> list[Html]:
     return [*drawn, *_changes(story)]
 
 
-def _changes(story: RunStory) -> list[Html]:
+def _changes(story: RunHistory) -> list[Html]:
     shown = story.changes[-_MOST_CHANGES:]
     first = len(story.changes) - len(shown)
     items = [_change(first + at, change) for at, change in enumerate(shown, start=1)]
@@ -138,7 +138,7 @@ def _change(at: int, change: Change) -> Html:
     return element("li", element("span", str(at), class_="mark"), element("div", *body))
 
 
-def _marks(story: RunStory) -> str:
+def _marks(story: RunHistory) -> str:
     """What the dashed lines of a picture mean, if it has some."""
     return "Orange dashes: the number of workers changed, or they restarted." if story.changes else ""
 

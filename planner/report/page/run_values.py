@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from planner.provenance.audit import Audit
 from planner.report.page.html import Drawing
 from planner.report.run_table import RunDetail
-from planner.story.values import RunStory
+from planner.story.values import RunHistory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +15,7 @@ class ReportedRun:
 
     label: str
     """its name, different from those of the page's other runs"""
-    story: RunStory
+    story: RunHistory
     detail: RunDetail
     audit: Audit | None
     not_audited: str

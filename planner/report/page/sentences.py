@@ -2,7 +2,7 @@
 
 from planner.base.text import duration
 from planner.story.curves import Curve
-from planner.story.values import Change, RunStory
+from planner.story.values import Change, RunHistory
 
 
 def number(value: float) -> str:
@@ -43,18 +43,18 @@ def many(count: int, thing: str) -> str:
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
-def spread(story: RunStory) -> str:
+def spread(story: RunHistory) -> str:
     """`4`, or `3 to 5`: the numbers of workers that did steps."""
     counts = [phase.workers for phase in story.phases]
     return str(counts[0]) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
 
 
-def batches(story: RunStory) -> str:
+def batches(story: RunHistory) -> str:
     """`64`, or `64, then 128`."""
     return ", then ".join(number(batch) for batch in story.global_batches)
 
 
-def summary(story: RunStory) -> str:
+def summary(story: RunHistory) -> str:
     """What happened, in some sentences."""
     if not story.phases:
         return "No optimizer step is on record yet."
@@ -74,7 +74,7 @@ def summary(story: RunStory) -> str:
     return " ".join(text)
 
 
-def _workers(story: RunStory) -> str:
+def _workers(story: RunHistory) -> str:
     first = story.phases[0].workers
     resizes = [change for change in story.changes if change.before != change.after]
     restarts = len(story.changes) - len(resizes)
@@ -93,7 +93,7 @@ def change_words(change: Change) -> str:
     return f"{change.cause}: {size} workers{memory}{again}"
 
 
-def timeline_words(story: RunStory) -> str:
+def timeline_words(story: RunHistory) -> str:
     """The text alternative of the timeline."""
     phases = story.phases[:12]
     levels = "; ".join(

@@ -6,7 +6,7 @@ from planner.report.page.html import Html, table
 from planner.report.page.sentences import number, span
 from planner.report.plan_table import split_text
 from planner.story.curves import Curve
-from planner.story.values import RunStory
+from planner.story.values import RunHistory
 
 MOST_ROWS = 40
 MOST_PHASES = 200
@@ -35,7 +35,7 @@ def _at(curve: Curve, x: float) -> str:
     return f"{curve.y[at]:.5g}" if abs(curve.x[at] - x) <= max(reach / 2, 0.5) else ""
 
 
-def phase_rows(story: RunStory) -> Html:
+def phase_rows(story: RunHistory) -> Html:
     """A row per generation that did a step."""
     recomputed = {change.generation: change.again for change in story.changes}
     rows = [

@@ -3,14 +3,14 @@
 `plan/interval.py` chooses the commit interval from them. A launch expects its first rounds from the step times.
 """
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from planner.store.ledger import commits_among, header_among, readable, records_among, segment_name
 from planner.store.records import CommitRecord, GenerationRecord, StepRecord
 from planner.store.run_folder import RunFolder, commit_of
-from planner.store.storage import Storage
 
 # Only the newest: old losses say little, and a run of a thousand generations must start as fast as a new one.
 _MOST_GENERATIONS = 32
@@ -51,11 +51,12 @@ def read_earlier(run: RunFolder, *, before: int, now_s: float) -> EarlierGenerat
     Raises:
         StoreError: the store cannot be read.
     """
-    numbers = [number for number in run.segments() if number < before][-_MOST_GENERATIONS:]
-    tails = [_tail(run.storage, number) for number in numbers]
-    head = run.storage.read_first(segment_name(numbers[0]), _TAIL_BYTES) if numbers else b""
+    tails = list(_tails(run, before))[::-1]
+    head = _head(run, tails[0][0]) if tails else b""
     held_steps = {generation: step for step, generation in map(commit_of, run.held_steps())}
-    return summarize_earlier(head, tails, now_s, [held_steps.get(number, -1) for number in numbers])
+    return summarize_earlier(
+        head, [tail for _, tail in tails], now_s, [held_steps.get(number, -1) for number, _ in tails]
+    )
 
 
 def last_commit_cost(run: RunFolder) -> CommitCost | None:
@@ -64,9 +65,9 @@ def last_commit_cost(run: RunFolder) -> CommitCost | None:
     Raises:
         StoreError: the store cannot be read.
     """
-    for number in reversed(run.segments()[-_MOST_GENERATIONS:]):
-        if commits := commits_among(_tail(run.storage, number)):
-            header = header_among(run.storage.read_first(segment_name(number), _TAIL_BYTES))
+    for number, tail in _tails(run):
+        if commits := commits_among(tail):
+            header = header_among(_head(run, number))
             seconds = commits[-1].write_s or commits[-1].seconds
             return CommitCost(seconds=seconds, world_size=header.world_size) if header else None
     return None
@@ -80,9 +81,11 @@ def last_steps(run: RunFolder) -> tuple[GenerationRecord, float] | None:
     Raises:
         StoreError: the store cannot be read.
     """
-    number, steps = _newest_with_steps(run, run.segments())
-    header = header_among(run.storage.read_first(segment_name(number), _TAIL_BYTES)) if steps else None
-    return (header, median(step.seconds for step in steps[-_NUM_STEPS:])) if header else None
+    for number, tail in _tails(run):
+        if steps := _steps(tail):
+            header = header_among(_head(run, number))
+            return (header, median(step.seconds for step in steps[-_NUM_STEPS:])) if header else None
+    return None
 
 
 def num_recorded(run: RunFolder, *, before: int) -> int:
@@ -93,17 +96,8 @@ def num_recorded(run: RunFolder, *, before: int) -> int:
     Raises:
         StoreError: the store cannot be read.
     """
-    _, steps = _newest_with_steps(run, [number for number in run.segments() if number < before])
-    return steps[-1].step + 1 if steps else 0
-
-
-def _newest_with_steps(run: RunFolder, segments: Sequence[int]) -> tuple[int, list[StepRecord]]:
-    """The newest of these generations with steps on record, and its last steps. (0, []) if none has any."""
-    for number in reversed(segments[-_MOST_GENERATIONS:]):
-        records = records_among(_tail(run.storage, number))
-        if steps := [record for record in records if isinstance(record, StepRecord)]:
-            return number, steps
-    return 0, []
+    newest = next(filter(None, (_steps(tail) for _, tail in _tails(run, before))), [])
+    return newest[-1].step + 1 if newest else 0
 
 
 def summarize_earlier(
@@ -151,6 +145,16 @@ def _costs(commits: Sequence[CommitRecord]) -> list[float]:
     return beside or [commit.seconds for commit in commits]
 
 
-def _tail(storage: Storage, generation: int) -> bytes:
-    name = segment_name(generation)
-    return storage.read_from(name, max(storage.size_bytes(name) - _TAIL_BYTES, 0))
+def _steps(tail: bytes) -> list[StepRecord]:
+    return [record for record in records_among(tail) if isinstance(record, StepRecord)]
+
+
+def _head(run: RunFolder, generation: int) -> bytes:
+    return run.storage.read_first(segment_name(generation), _TAIL_BYTES)
+
+
+def _tails(run: RunFolder, before: int = sys.maxsize) -> Iterator[tuple[int, bytes]]:
+    """The newest 32 generations with numbers below `before`, each with the end of its segment, newest first."""
+    for number in [number for number in run.segments() if number < before][: -_MOST_GENERATIONS - 1 : -1]:
+        name = segment_name(number)
+        yield number, run.storage.read_from(name, max(run.storage.size_bytes(name) - _TAIL_BYTES, 0))

@@ -3,15 +3,6 @@
 import pytest
 
 from planner.dispatch.launch import earlier_sample_s
-from planner.store.earlier_generations import (
-    CommitCost,
-    EarlierGenerations,
-    last_commit_cost,
-    last_steps,
-    num_recorded,
-    read_earlier,
-    summarize_earlier,
-)
 from planner.store.ledger import LedgerWriter, segment_name
 from planner.store.records import (
     NO_HEAD,
@@ -23,6 +14,15 @@ from planner.store.records import (
     TrainingIdentity,
 )
 from planner.store.run_folder import RunFolder
+from planner.story.earlier import (
+    CommitCost,
+    EarlierGenerations,
+    last_commit_cost,
+    last_steps,
+    num_recorded,
+    read_earlier,
+    summarize_earlier,
+)
 
 BEGAN_S = 1_700_000_000.0
 SEEN = EvalRecord(step=2, samples=3, tokens=9, loss=1.0, seconds=1.0)
