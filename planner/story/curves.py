@@ -82,12 +82,13 @@ class StepTable:
             column.append(value)
 
     def cut(self, step: int) -> int:
-        """Remove the values at `step` and after it. Return how many steps are left."""
+        """Remove the values at `step` and after it. Return how many steps these were."""
         end = bisect_left(self.steps, step)
+        num_cut = len(self.steps) - end
         del self.steps[end:]
         for column in self._arrays:
             del column[end:]
-        return end
+        return num_cut
 
     def __getitem__(self, name: str) -> "array[float]":
         """The column of a name."""
