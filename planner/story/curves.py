@@ -81,14 +81,12 @@ class StepTable:
         for column, value in zip(self._arrays, values, strict=True):
             column.append(value)
 
-    def cut(self, step: int) -> int:
-        """Remove the values at `step` and after it. Return how many steps these were."""
+    def cut(self, step: int) -> None:
+        """Remove the values at `step` and after it."""
         end = bisect_left(self.steps, step)
-        num_cut = len(self.steps) - end
         del self.steps[end:]
         for column in self._arrays:
             del column[end:]
-        return num_cut
 
     def __getitem__(self, name: str) -> "array[float]":
         """The column of a name."""

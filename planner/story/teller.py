@@ -41,7 +41,7 @@ class StoryTeller:
         self._events: list[Event] = []
         self._global_batches: list[int] = []
         self._began_s = 0.0
-        self._undone_steps = 0
+        self._steps_done = self._samples_done = 0  # those that were undone included
         self._at_risk_s = 0.0
         self._recorded: set[str] = set()
         self._begun: list[tuple[int, int]] = []  # generation, first step
@@ -83,7 +83,7 @@ class StoryTeller:
 
     def _cut(self, step: int) -> None:
         """Forget what comes after the first `step` steps: this generation does it again."""
-        self._undone_steps += self._table.cut(step + 1)
+        self._table.cut(step + 1)
         self._measurer.cut(step)
         for column in (*self._others.values(), self._commit_s, self._commit_write_s, self._commit_risk_s):
             column.cut(step + 1)
@@ -95,6 +95,8 @@ class StoryTeller:
             step, record.loss, record.grad_norm, record.lr, record.samples, record.tokens, record.cursor,
             record.seconds, now_s,
         )  # fmt: skip
+        self._steps_done += 1
+        self._samples_done += record.samples
         for name, value in record.metrics.items():
             self._other(f"train/{name}").add(step, value)
         self._at_risk_s += record.seconds
@@ -175,8 +177,8 @@ class StoryTeller:
             end=self._fold.story,
             samples=samples,
             tokens=int(sum(table["tokens"])),
-            undone_steps=self._undone_steps,
-            undone_samples=sum(phase.samples for _, phase in phases) - samples,
+            undone_steps=self._steps_done - len(steps),
+            undone_samples=self._samples_done - samples,
             global_batches=tuple(self._global_batches),
             hosts=tuple(hosts),
             phases=tuple(phase for _, phase in phases),
