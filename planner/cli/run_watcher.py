@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from planner.errors import PlanError, StoreError
 from planner.report.loss_curve import Points
-from planner.report.run_table import Event, event_of, run_detail
+from planner.report.run_table import Event, event_of, resume_command, run_line
 from planner.report.watched_run import Driver, Seen
 from planner.store.follow import Follower
 from planner.store.lease import driver_state, newest_lease
@@ -98,21 +98,15 @@ class RunWatcher:
             return seen
         found = survey(self._storage.url)
         self._surveyed, self._surveyed_s = facts, self._clock()
-        newest, lease = found.newest, found.lease
-        try:
-            resume = run_detail(found).resume
-        except PlanError as error:
-            return replace(seen, problem=f"the ledger: {error}")
+        line, lease = run_line(found), found.lease
         return replace(
             seen,
-            problem=self._problem or found.problem,
-            committed_step=newest.step if newest else 0,
-            committed_time_s=newest.time_s if newest else None,
+            problem=self._problem or line.reason,
+            committed_step=line.committed_step,
+            committed_time_s=line.committed_time_s,
             driver_text=f"pid {lease.pid} on {lease.host}" if lease else "its lease cannot be read",
-            resume=resume,
-            story=seen.story
-            if seen.story.total_steps or not newest
-            else replace(seen.story, total_steps=newest.total_steps),
+            resume=resume_command(found, line),
+            story=replace(seen.story, total_steps=seen.story.total_steps or line.total_steps),
         )
 
 

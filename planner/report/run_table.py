@@ -249,7 +249,7 @@ def run_detail(survey: Survey) -> RunDetail:
         next=survey.live.next if survey.live else "",
         next_time_s=survey.live.time_s if survey.live else None,
         held_out=tuple(sorted(held_out.items())[-_NUM_HELD_OUT:]),
-        resume=_resume(survey, summary),
+        resume=resume_command(survey, summary),
     )
 
 
@@ -278,8 +278,8 @@ def _interval(survey: Survey, story: RunStory) -> str:
     return f"auto: {interval_text(story.interval)}" if story.interval else "auto"
 
 
-def _resume(survey: Survey, summary: RunLine) -> str:
-    """The command with the job's copy in the run's folder, which has absolute paths."""
+def resume_command(survey: Survey, summary: RunLine) -> str:
+    """The command that resumes a run, or empty. It has the job's copy in the run's folder, with absolute paths."""
     if survey.job is None or "://" in survey.url or summary.state not in {"stopped", "elsewhere"}:
         return ""
     return shlex.join(["planner", "run", f"{survey.url}/jobs/{survey.job_digest}.json"])
