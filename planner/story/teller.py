@@ -92,8 +92,8 @@ class StoryTeller:
         now_s = self._fold.clock.now_s
         step = record.step + 1  # steps done, as on trackers and in the terminal
         self._table.add(
-            step, record.loss, record.grad_norm, record.lr, record.samples, record.tokens, record.cursor,
-            record.seconds, now_s,
+            step, record.loss, record.grad_norm, record.lr, record.samples, record.cursor, record.seconds,
+            now_s,
         )  # fmt: skip
         self._steps_done += 1
         self._samples_done += record.samples
@@ -176,7 +176,6 @@ class StoryTeller:
             began_s=self._began_s,
             end=self._fold.story,
             samples=samples,
-            tokens=int(sum(table["tokens"])),
             undone_steps=self._steps_done - len(steps),
             undone_samples=self._samples_done - samples,
             global_batches=tuple(self._global_batches),
@@ -217,7 +216,7 @@ class StoryTeller:
 
 
 _SHOWN = ("train/grad_norm", "train/lr")
-_OF_EVERY_STEP = ("train/loss", *_SHOWN, "samples", "tokens", "cursor", "seconds", "time")
+_OF_EVERY_STEP = ("train/loss", *_SHOWN, "samples", "cursor", "seconds", "time")
 _Headed = tuple[GenerationRecord, Phase]
 
 

@@ -144,8 +144,6 @@ class RunHistory:
     """how it stood after the last record"""
     samples: int = 0
     """of the steps that count"""
-    tokens: int = 0
-    """loss-bearing tokens of these steps"""
     undone_steps: int = 0
     """steps whose work was lost. Later generations did them again"""
     undone_samples: int = 0
