@@ -16,6 +16,7 @@ from planner.base.text import counted
 from planner.errors import StoreError
 from planner.pictures.canvas import Size, style, to_svg
 from planner.pictures.timeline import draw_timeline
+from planner.report.page.sentences import cause_words
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 from planner.story.read import read_story
@@ -52,7 +53,8 @@ def _earlier(phase: Phase, seconds: float) -> Phase:
 
 def name_of(_number: int, change: Change) -> str:
     """What stands above a change."""
-    return f"{change.cause}, {counted(change.again, 'step')} done again" if change.again else change.cause
+    again = f", {counted(change.again, 'step')} done again" if change.again else ""
+    return f"{cause_words(change)}{again}"
 
 
 def main(words: Sequence[str]) -> int:

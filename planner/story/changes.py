@@ -3,14 +3,13 @@
 Ledgers of formats 1 and 2 have texts and no kinds. Then worker counts and headers alone give the causes.
 """
 
-from planner.base.text import counted
 from planner.events.event import Event
 from planner.events.failures import MemoryLost, NodesLost, WorkersFailed
 from planner.events.saves import LoadedFromMemory
 from planner.events.sizing import Resized, Resizes
 from planner.events.stopping import HeldStepLost, Notice
 from planner.store.records import GenerationRecord
-from planner.story.values import Change, Phase
+from planner.story.values import Cause, Change, Phase
 
 _DECISIONS = frozenset({Notice.name, Resizes.name})
 """kinds that end a generation"""
@@ -23,7 +22,6 @@ _ABOUT_THE_CHANGE = frozenset(
 def change_between(before: tuple[GenerationRecord, Phase], after: tuple[GenerationRecord, Phase]) -> Change:
     """The change between two phases in a row, each with its header."""
     (old_header, old), (new_header, new) = before, after
-    is_another_launch = old_header.launch_id != new_header.launch_id
     return Change(
         at_s=old.end_s,
         resumed_s=new.start_s,
@@ -33,29 +31,21 @@ def change_between(before: tuple[GenerationRecord, Phase], after: tuple[Generati
         after=new.workers,
         again=max(old.end_step - new.first_step, 0),
         from_memory=new_header.parent_is_held,
-        cause=cause(old, new, is_another_launch=is_another_launch),
+        cause=_cause(old, new, is_another_launch=old_header.launch_id != new_header.launch_id),
         reasons=(*_reasons(old, new), *new_header.changed),
     )
 
 
-def cause(before: Phase, after: Phase, *, is_another_launch: bool = False) -> str:
-    """What ended one phase and began the next, in a few words.
-
-    Args:
-        before: the phase that ended.
-        after: the phase that began.
-        is_another_launch: whether another driver began it.
-    """
-    change = after.workers - before.workers
+def _cause(before: Phase, after: Phase, *, is_another_launch: bool) -> Cause:
     if _has(after, NodesLost):
         return "node lost"
     if is_another_launch:
-        return "resumed by another driver"
-    if change > 0:
-        return f"{counted(change, 'worker')} {'joins' if change == 1 else 'join'}"
+        return "another driver"
+    if after.workers > before.workers:
+        return "workers join"
     if _has(before, Notice):
-        return "preemption notice"
-    return f"{counted(-change, 'worker')} {'leaves' if change == -1 else 'leave'}" if change else "restart"
+        return "notice"
+    return "workers leave" if after.workers < before.workers else "restart"
 
 
 def _has(phase: Phase, kind: type[Event]) -> bool:

@@ -81,13 +81,12 @@ class StepTable:
         for column, value in zip(self._arrays, values, strict=True):
             column.append(value)
 
-    def cut(self, step: int) -> int:
-        """Remove the values at `step` and after it. Return how many steps are left."""
+    def cut(self, step: int) -> None:
+        """Remove the values at `step` and after it."""
         end = bisect_left(self.steps, step)
         del self.steps[end:]
         for column in self._arrays:
             del column[end:]
-        return end
 
     def __getitem__(self, name: str) -> "array[float]":
         """The column of a name."""

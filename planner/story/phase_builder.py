@@ -4,6 +4,7 @@ from array import array
 from collections import deque
 
 from planner.plan import Plan
+from planner.provenance.identity import recorded_plan
 from planner.store.records import GenerationRecord, StepRecord
 from planner.story.curves import curve
 from planner.story.values import Phase, Told
@@ -16,10 +17,12 @@ _MOST_EVENTS = 50
 class PhaseBuilder:
     """Collects one generation."""
 
-    def __init__(self, header: GenerationRecord) -> None:
+    def __init__(self, header: GenerationRecord, plan: Plan | None) -> None:
+        """Begin the generation of a header. `plan` is None if its arithmetic is not known."""
+        self.header = header
         self.end_s = 0.0
         """when its last record with work was done, in seconds since the epoch"""
-        self._header = header
+        self._plan = plan
         self._times_s, self._samples = array("d"), array("d")
         self._start_s = self._busy_s = 0.0
         self._end_step = header.step
@@ -31,6 +34,7 @@ class PhaseBuilder:
             self._start_s = now_s - record.seconds
         self._samples.append(record.samples)
         self._times_s.append(now_s)
+        self.end_s = now_s
         self._busy_s += record.seconds
         self._end_step = record.step + 1
 
@@ -38,19 +42,24 @@ class PhaseBuilder:
         """Add an event. Only the last ones are kept."""
         self._told.append(event)
 
-    def phase(self, plan: Plan) -> Phase | None:
-        """The generation, with times in seconds since the epoch. None if it did no step."""
+    def phase(self) -> Phase | None:
+        """The generation, with times in seconds since the epoch. None if it did no step.
+
+        Raises:
+            PlanError: this version of planner does not know its layout.
+        """
         if not self._samples:
             return None
+        plan = self._plan or recorded_plan(self.header)  # which raises, and says why
         return Phase(
-            generation=self._header.generation,
-            workers=self._header.world_size,
+            generation=self.header.generation,
+            workers=self.header.world_size,
             shares=plan.shares,
             rounds=plan.accumulation_steps,
             efficiency=plan.efficiency,
             start_s=self._start_s,
             end_s=self.end_s,
-            first_step=self._header.step,
+            first_step=self.header.step,
             end_step=self._end_step,
             kept_step=self._end_step,
             batch=curve(self._times_s, self._samples, most=_MOST_POINTS),

@@ -85,6 +85,8 @@ class RunStory:
     last_step: StepRecord | None = None
     last_eval: EvalRecord | None = None
     last_commit: CommitRecord | None = None
+    last_commit_s: float = 0.0
+    """when it was recorded, in seconds since the epoch. 0 if not known"""
     measured: tuple[MeasurementRecord, ...] = ()
     """the last measurements of this generation"""
     interval: CommitInterval | None = None
@@ -133,6 +135,7 @@ class StoryFold:
         self._last_step: StepRecord | None = None
         self._last_eval: EvalRecord | None = None
         self._last_commit: CommitRecord | None = None
+        self._last_commit_s = 0.0
         self._measured: deque[MeasurementRecord] = deque(maxlen=_NUM_MEASUREMENTS)
         self._interval: CommitInterval | None = None
         # Of the last record. The clock's time never goes back, because its seconds add up, so it may be later.
@@ -154,6 +157,7 @@ class StoryFold:
             last_step=self._last_step,
             last_eval=self._last_eval,
             last_commit=self._last_commit,
+            last_commit_s=self._last_commit_s,
             measured=tuple(self._measured),
             interval=self._interval,
             counts=Counts(**self._counts),
@@ -175,7 +179,7 @@ class StoryFold:
             return None
         again = self._begin(record) if isinstance(record, GenerationRecord) else 0
         if isinstance(record, CommitRecord):
-            self.committed_step, self._last_commit = record.step, record
+            self.committed_step, self._last_commit, self._last_commit_s = record.step, record, self.clock.now_s
             self._counts["commits"] += 1
         elif isinstance(record, EvalRecord):
             self._last_eval = record

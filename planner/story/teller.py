@@ -7,8 +7,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 from planner.events.event import KINDS
-from planner.provenance.identity import recorded_plan
-from planner.provenance.run_times import RunClock
 from planner.store.records import (
     CommitRecord,
     EvalRecord,
@@ -23,6 +21,7 @@ from planner.story.changes import change_between
 from planner.story.curves import Column, Curve, StepTable, curve, rate_curve
 from planner.story.measuring import Measurer
 from planner.story.phase_builder import PhaseBuilder
+from planner.story.run_story import StoryFold
 from planner.story.values import Commits, Event, Phase, RunHistory, Told
 
 MOST_EVENTS = 300
@@ -35,16 +34,14 @@ class StoryTeller:
     """Collects a run's records. Give it all records of all generations, oldest first."""
 
     def __init__(self) -> None:
-        self._clock = RunClock()
+        self._fold = StoryFold()
         self._measurer = Measurer()
-        self._header: GenerationRecord | None = None
         self._building: PhaseBuilder | None = None
         self._phases: list[tuple[GenerationRecord, Phase]] = []
         self._events: list[Event] = []
         self._global_batches: list[int] = []
         self._began_s = 0.0
-        self._samples = 0
-        self._undone = [0, 0]  # steps, samples
+        self._steps_done = self._samples_done = 0  # those that were undone included
         self._at_risk_s = 0.0
         self._recorded: set[str] = set()
         self._begun: list[tuple[int, int]] = []  # generation, first step
@@ -54,60 +51,57 @@ class StoryTeller:
 
     def add(self, record: Record) -> None:
         """Add one more record."""
-        self._clock.add(record)
+        self._fold.add(record)
         if isinstance(record, StepRecord):
             self._add_step(record)
-        elif isinstance(record, GenerationRecord):
-            self._begin(record)
-        elif isinstance(record, EvalRecord):
-            self._add_evaluation(record)
-        elif isinstance(record, CommitRecord):
-            self._add_commit(record)
+        elif isinstance(record, EventRecord):
+            self._add_event(record)
         elif isinstance(record, MeasurementRecord):
             self._measurer.add(record)
+        elif isinstance(record, GenerationRecord):
+            self._begin(record)
         else:
-            self._add_event(record)
-        if self._building and not isinstance(record, EventRecord | MeasurementRecord):
-            self._building.end_s = self._clock.now_s
+            if self._building:
+                self._building.end_s = self._fold.clock.now_s
+            if isinstance(record, EvalRecord):
+                self._add_evaluation(record)
+            else:
+                self._add_commit(record)
 
     def _begin(self, header: GenerationRecord) -> None:
-        self._began_s = self._began_s or self._clock.now_s - self._clock.times.total_s
+        self._began_s = self._began_s or self._fold.clock.now_s - self._fold.clock.times.total_s
         self._finish_phase()
         self._cut(header.step)
         if self._global_batches[-1:] != [header.identity.global_batch]:
             self._global_batches.append(header.identity.global_batch)
-        self._header = header
         self._begun.append((header.generation, header.step))
-        # Steps of earlier generations that are only held are still at risk.
-        self._at_risk_s = self._seconds_after(self._durable_step) if header.parent_is_held else 0.0
-        self._building = PhaseBuilder(header)
+        # Steps of earlier generations that are only held are still at risk. The newest commit counts that is on record
+        # and not undone: a header that resumes from memory below a commit says nothing of older ones.
+        durable = self._commit_s.steps[-1] if self._commit_s.steps else 0
+        self._at_risk_s = self._seconds_after(durable) if header.parent_is_held else 0.0
+        self._building = PhaseBuilder(header, self._fold.plan)
 
     def _cut(self, step: int) -> None:
         """Forget what comes after the first `step` steps: this generation does it again."""
-        done, samples = len(self._table.steps), self._samples
-        kept = self._table.cut(step + 1)
-        self._samples = int(sum(self._table["samples"])) if kept < done else samples
-        self._undone[0] += done - kept
-        self._undone[1] += samples - self._samples
-        for column in self._others.values():
-            column.cut(step + 1)
+        self._table.cut(step + 1)
         self._measurer.cut(step)
-        self._commit_s.cut(step + 1)
-        self._commit_write_s.cut(step + 1)
-        self._commit_risk_s.cut(step + 1)
+        for column in (*self._others.values(), self._commit_s, self._commit_write_s, self._commit_risk_s):
+            column.cut(step + 1)
 
     def _add_step(self, record: StepRecord) -> None:
+        now_s = self._fold.clock.now_s
         step = record.step + 1  # steps done, as on trackers and in the terminal
         self._table.add(
-            step, record.loss, record.grad_norm, record.lr, record.samples, record.tokens, record.cursor,
-            record.seconds, self._clock.now_s,
+            step, record.loss, record.grad_norm, record.lr, record.samples, record.cursor, record.seconds,
+            now_s,
         )  # fmt: skip
-        self._samples += record.samples
+        self._steps_done += 1
+        self._samples_done += record.samples
         for name, value in record.metrics.items():
             self._other(f"train/{name}").add(step, value)
         self._at_risk_s += record.seconds
         if self._building:
-            self._building.add(record, self._clock.now_s)
+            self._building.add(record, now_s)
 
     def _add_commit(self, record: CommitRecord) -> None:
         """A step became durable. The steps after it, which ran while it was written, are still at risk."""
@@ -117,11 +111,6 @@ class StoryTeller:
             self._commit_write_s.add(record.step, record.write_s)
         self._commit_risk_s.add(record.step, self._at_risk_s)
         self._at_risk_s = self._seconds_after(record.step)
-
-    @property
-    def _durable_step(self) -> int:
-        """The newest durable step on record."""
-        return self._commit_s.steps[-1] if self._commit_s.steps else 0
 
     def _seconds_after(self, step: int) -> float:
         """Of the steps after a durable one, all generations together."""
@@ -139,10 +128,8 @@ class StoryTeller:
             # Whoever wrote the folder chose the name, and it may be as long as a line.
             kind = record.event if record.event in KINDS else ""
             self._building.add_event(Told(event=kind, text=text))
-        generation = self._header.generation if self._header else 0
-        steps = self._table.steps
-        at = Event(time_s=record.time_s, generation=generation, step=steps[-1] if steps else 0, text=text)
-        self._events.append(at)
+        generation = self._fold.header.generation if self._fold.header else 0
+        self._events.append(Event(time_s=record.time_s, generation=generation, step=self._fold.step, text=text))
         if len(self._events) > 2 * MOST_EVENTS:
             del self._events[:-MOST_EVENTS]
 
@@ -150,8 +137,8 @@ class StoryTeller:
         return self._others.setdefault(name, Column())
 
     def _finish_phase(self) -> None:
-        if self._building and self._header and (phase := self._building.phase(recorded_plan(self._header))):
-            self._phases.append((self._header, phase))
+        if self._building and (phase := self._building.phase()):
+            self._phases.append((self._building.header, phase))
         self._building = None
 
     # -- the story
@@ -175,9 +162,9 @@ class StoryTeller:
             durable: names of all commits that have a manifest.
         """
         self._finish_phase()
-        header, table = self._header, self._table
+        table = self._table
         phases = _kept([(each, _shifted(phase, self._began_s)) for each, phase in self._phases])
-        steps = table.steps
+        steps, samples = table.steps, int(sum(table["samples"]))
         # Indices of columns that have a value for every step.
         breaks = [phase.first_step - (steps[0] if steps else 0) for _, phase in phases]
         since_began = array("d", (time_s - self._began_s for time_s in table["time"]))
@@ -187,22 +174,15 @@ class StoryTeller:
             run=run,
             name=name,
             began_s=self._began_s,
-            ended_s=self._clock.now_s,
-            steps=steps[-1] if steps else header.step if header else 0,
-            total_steps=header.total_steps if header else 0,
-            samples=self._samples,
-            tokens=int(sum(table["tokens"])),
-            undone_steps=self._undone[0],
-            undone_samples=self._undone[1],
+            end=self._fold.story,
+            samples=samples,
+            undone_steps=self._steps_done - len(steps),
+            undone_samples=self._samples_done - samples,
             global_batches=tuple(self._global_batches),
-            num_samples=header.num_samples if header else 0,
-            equality=header.identity.equality if header else "",
-            seed=header.identity.seed if header else 0,
             hosts=tuple(hosts),
             phases=tuple(phase for _, phase in phases),
             changes=tuple(change_between(*pair) for pair in pairwise(phases)),
             events=tuple(_since(event, self._began_s) for event in self._events[-MOST_EVENTS:]),
-            times=self._clock.times,
             loss=table.curve("train/loss"),
             loss_by_samples=curve(table["cursor"], table["train/loss"]),
             loss_by_time=curve(since_began, table["train/loss"]),
@@ -212,7 +192,6 @@ class StoryTeller:
             commits=self._commits(durable),
             measured=self._measurer.measured(),
             versions=dict(versions or {}),
-            facts={key: str(value) for key, value in header.facts.items()} if header else {},
         )
 
     def _other_curves(self) -> dict[str, Curve]:
@@ -224,7 +203,7 @@ class StoryTeller:
         return Commits(
             number=len(self._commit_s.steps),
             unrecorded=tuple(sorted(step for step, by in lost if self._counts(step, by))),
-            seconds=self._clock.times.committing_s,
+            seconds=self._fold.clock.times.committing_s,
             most_at_risk_s=max(self._commit_risk_s.values, default=0.0),
             cost=self._commit_s.curve(),
             durable_after=self._commit_write_s.curve(),
@@ -237,7 +216,7 @@ class StoryTeller:
 
 
 _SHOWN = ("train/grad_norm", "train/lr")
-_OF_EVERY_STEP = ("train/loss", *_SHOWN, "samples", "tokens", "cursor", "seconds", "time")
+_OF_EVERY_STEP = ("train/loss", *_SHOWN, "samples", "cursor", "seconds", "time")
 _Headed = tuple[GenerationRecord, Phase]
 
 

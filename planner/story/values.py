@@ -2,9 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
-from planner.provenance.run_times import RunTimes
 from planner.story.curves import Curve
+from planner.story.run_story import RunStory
+
+Cause = Literal["node lost", "another driver", "workers join", "notice", "workers leave", "restart"]
+"""what ended one generation and began the next. How many workers join or leave is in the change"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +76,7 @@ class Change:
     """steps that the later one did again"""
     from_memory: bool = False
     """the later one resumed from a step that was held and not durable"""
-    cause: str
-    """in a few words, such as `preemption notice`"""
+    cause: Cause
     reasons: tuple[str, ...]
     """messages on record"""
 
@@ -137,30 +140,20 @@ class RunHistory:
     """of its newest job, or of its folder"""
     began_s: float = 0.0
     """in seconds since the epoch. 0 if nothing is on record"""
-    ended_s: float = 0.0
-    """of the last record, in seconds since the epoch"""
-    steps: int = 0
-    """done, those after the last commit included"""
-    total_steps: int = 0
+    end: RunStory
+    """how it stood after the last record"""
     samples: int = 0
-    """of these steps"""
-    tokens: int = 0
-    """loss-bearing tokens of these steps"""
+    """of the steps that count"""
     undone_steps: int = 0
     """steps whose work was lost. Later generations did them again"""
     undone_samples: int = 0
     global_batches: tuple[int, ...] = ()
     """in order, with one entry if it never changed"""
-    num_samples: int = 0
-    """of the data set"""
-    equality: str = ""
-    seed: int = 0
     hosts: tuple[str, ...] = ()
     """of the processes that began generations, as far as on record"""
     phases: tuple[Phase, ...] = ()
     changes: tuple[Change, ...] = ()
     events: tuple[Event, ...] = ()
-    times: RunTimes = field(default_factory=RunTimes)
     loss: Curve = field(default_factory=Curve)
     loss_by_samples: Curve = field(default_factory=Curve)
     loss_by_time: Curve = field(default_factory=Curve)
@@ -173,8 +166,6 @@ class RunHistory:
     measured: Measured = field(default_factory=Measured)
     versions: Mapping[str, str] = field(default_factory=dict)
     """of software, from the newest commit"""
-    facts: Mapping[str, str] = field(default_factory=dict)
-    """about device and model files, from the newest generation"""
 
     @property
     def best_worker(self) -> tuple[float, int]:

@@ -9,9 +9,6 @@ once and steps rise, whatever happened to the workers.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from planner.errors import PlanError
-from planner.provenance.identity import recorded_plan
-from planner.provenance.run_times import RunClock
 from planner.store.records import (
     CommitRecord,
     EvalRecord,
@@ -20,8 +17,10 @@ from planner.store.records import (
     Record,
     StepRecord,
 )
+from planner.story.run_story import StoryFold
 from planner.tracking.row import (
     Row,
+    commit_values,
     eval_values,
     measured_values,
     plan_values,
@@ -47,49 +46,49 @@ class FinalSteps:
     """Takes the records of all generations, oldest first, and yields the rows that have become final."""
 
     def __init__(self) -> None:
-        self._clock = RunClock()
-        self._generation = 0
-        self._global_batch = 0
+        self._fold = StoryFold()
         self._plan: dict[str, float] = {}
         self._measured: dict[str, float] = {}
         self._pending: dict[int, _Pending] = {}
-        self._newest = 0
-        self._committed = -1
         self._emitted = -1
-        self.header: GenerationRecord | None = None
-        """of the newest generation. None before the first one"""
+
+    @property
+    def header(self) -> GenerationRecord | None:
+        """The header of the newest generation. None before the first one."""
+        return self._fold.header
 
     @property
     def live(self) -> dict[str, float]:
         """Step, loss and world size of the newest step, which may still be undone. Empty if no step is pending."""
-        if (pending := self._pending.get(self._newest)) is None or "train/loss" not in pending.values:
+        if (pending := self._pending.get(self._fold.step)) is None or "train/loss" not in pending.values:
             return {}
         return {
-            "live/step": self._newest,
+            "live/step": self._fold.step,
             "live/loss": pending.values["train/loss"],
             "live/world_size": pending.values.get("batch/world_size", 0),
         }
 
     def add(self, generation: int, record: Record) -> Iterator[Row]:
         """Take one more record, and yield the rows that it makes final, by rising step."""
+        newest = self.header.generation if self.header else 0
         if isinstance(record, GenerationRecord):
-            yield from self._begin(record)
+            if record.generation > newest:
+                self._fold.add(record)
+                yield from self._begin(record)
             return
-        if self.header is None or generation != self._generation:
+        if self.header is None or generation != newest:
             return  # an older generation that did not know that it was replaced, or a segment without a header
-        self._clock.add(record)
+        self._fold.add(record)
         if isinstance(record, StepRecord):
             yield from self._last_final()
-            self._add_step(record)
+            self._add_step(record, self.header.identity.global_batch)
         elif isinstance(record, EvalRecord):
             self._add_evaluation(record)
-            if record.step == self._committed:
+            if record.step == self._fold.committed_step:
                 yield from self._last_final()
         elif isinstance(record, CommitRecord):
             if (pending := self._pending.get(record.step)) is not None:
-                pending.values["speed/commit_s"] = record.seconds
-                if record.write_s:
-                    pending.values["speed/commit_write_s"] = record.write_s
+                pending.values.update(commit_values(record))
             yield from self._commit(record.step)
         elif isinstance(record, MeasurementRecord):
             self._add_measurement(record)
@@ -100,41 +99,31 @@ class FinalSteps:
 
     def _begin(self, header: GenerationRecord) -> Iterator[Row]:
         """A generation began at step `header.step`, so later steps of the one before are undone."""
-        if header.generation <= self._generation:
-            return
-        self._generation, self.header = header.generation, header
-        self._clock.add(header)
-        self._global_batch = header.identity.global_batch
-        self._measured = {}
-        try:
-            self._plan = plan_values(header, recorded_plan(header))
-        except PlanError:  # an arithmetic that this version does not know
-            self._plan = {"batch/generation": header.generation, "batch/world_size": header.world_size}
+        self._plan, self._measured = plan_values(header, self._fold.plan), {}
         for step in [step for step in self._pending if step > header.step]:
             del self._pending[step]
-        self._newest = min(self._newest, header.step)
         if not header.parent_is_held:
             yield from self._commit(header.step)
 
-    def _add_step(self, record: StepRecord) -> None:
+    def _add_step(self, record: StepRecord, global_batch: int) -> None:
         step = record.step + 1
         # A header chose a later commit than the newest on record: then these are steps that a tracker has.
         if step <= self._emitted:
             return
+        clock = self._fold.clock
         values = {
             **self._measured,
             **step_values(record),
-            **speed_values(record, self._global_batch),
+            **speed_values(record, global_batch),
             **self._plan,
-            **time_values(self._clock.times),
+            **time_values(clock.times),
         }
-        self._pending[step] = _Pending(time_s=self._clock.now_s, values=values)
-        self._newest = step
+        self._pending[step] = _Pending(time_s=clock.now_s, values=values)
 
     def _add_evaluation(self, record: EvalRecord) -> None:
         if record.step <= self._emitted:
             return
-        pending = self._pending.setdefault(record.step, _Pending(time_s=self._clock.now_s))
+        pending = self._pending.setdefault(record.step, _Pending(time_s=self._fold.clock.now_s))
         pending.values.update(eval_values(record))
         pending.has_evaluation = True
 
@@ -149,14 +138,14 @@ class FinalSteps:
 
         At a step's end, the evaluation comes after the begin of the commit and before later steps.
         """
-        self._committed = step
         yield from self._emit(step - 1)
-        if (last := self._pending.get(step)) is not None and (last.has_evaluation or self._newest > step):
+        if (last := self._pending.get(step)) is not None and (last.has_evaluation or self._fold.step > step):
             yield from self._emit(step)
 
     def _last_final(self) -> Iterator[Row]:
-        if self._committed in self._pending:  # called at each step, of which many may be pending
-            yield from self._emit(self._committed)
+        committed = self._fold.committed_step
+        if committed in self._pending:  # called at each step, of which many may be pending
+            yield from self._emit(committed)
 
     def _emit(self, up_to: int) -> Iterator[Row]:
         for step in sorted(step for step in self._pending if step <= up_to):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 
 from planner.plan import Plan
 from planner.provenance.run_times import RunTimes
-from planner.store.records import EvalRecord, GenerationRecord, MeasurementRecord, StepRecord
+from planner.store.records import CommitRecord, EvalRecord, GenerationRecord, MeasurementRecord, StepRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +43,20 @@ def eval_values(record: EvalRecord) -> dict[str, float]:
     return {**{f"eval/{name}": value for name, value in record.metrics.items()}, "eval/loss": record.loss}
 
 
-def plan_values(header: GenerationRecord, plan: Plan) -> dict[str, float]:
-    """How the steps of a generation are split over its workers."""
+def commit_values(record: CommitRecord) -> dict[str, float]:
+    """What a commit took. A time that is not known is left out."""
+    known = {"speed/commit_write_s": record.write_s} if record.write_s else {}
+    return {"speed/commit_s": record.seconds, **known}
+
+
+def plan_values(header: GenerationRecord, plan: Plan | None) -> dict[str, float]:
+    """How the steps of a generation are split over its workers. `plan` is None if its arithmetic is not known."""
+    group: dict[str, float] = {"batch/generation": header.generation, "batch/world_size": header.world_size}
+    if plan is None:
+        return group
     shares = plan.shares
     return {
-        "batch/generation": header.generation,
-        "batch/world_size": plan.world_size,
+        **group,
         "batch/rounds": plan.accumulation_steps,
         "batch/largest_share": shares[0][1],
         "batch/smallest_share": shares[-1][1],
@@ -76,4 +84,7 @@ def measured_values(record: MeasurementRecord) -> dict[str, float]:
 
 def time_values(times: RunTimes) -> dict[str, float]:
     """Where the run's time went so far, in seconds since its start."""
-    return {f"time/{each.name}": getattr(times, each.name) for each in fields(times)}
+    return {key: getattr(times, name) for name, key in _TIMES.items()}
+
+
+_TIMES = {each.name: f"time/{each.name}" for each in fields(RunTimes)}

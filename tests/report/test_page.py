@@ -13,7 +13,7 @@ from planner.pictures.run_pictures import draw_overlay, draw_run
 from planner.provenance.audit import Audit
 from planner.report.page.page import page
 from planner.report.page.run_values import ReportedRun
-from planner.report.page.sentences import number, sentence, span
+from planner.report.page.sentences import cause_words, number, sentence, span
 from planner.report.page.style import THEMES, style_sheet
 from planner.report.run_table import run_detail
 from planner.store.survey import Survey
@@ -277,6 +277,25 @@ NUMBERS = [(10240, "10,240"), (2.56990, "2.5699"), (0.0003, "0.0003"), (12345.6,
 def test_numbers_are_short(value, text):
     """With separators of thousands."""
     assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("cause", "after", "text"),
+    [
+        ("node lost", 3, "node lost"),
+        ("another driver", 4, "resumed by another driver"),
+        ("workers join", 5, "1 worker joins"),
+        ("workers join", 6, "2 workers join"),
+        ("notice", 3, "preemption notice"),
+        ("workers leave", 3, "1 worker leaves"),
+        ("workers leave", 2, "2 workers leave"),
+        ("restart", 4, "restart"),
+    ],
+)
+def test_a_cause_has_words(cause, after, text):
+    """With the number of workers that join or leave."""
+    change = story_of(eventful()).changes[0]
+    assert cause_words(replace(change, cause=cause, before=4, after=after)) == text
 
 
 @pytest.mark.parametrize(("message", "text"), [("it ended", "It ended."), ("Why?", "Why?"), ("", ".")])

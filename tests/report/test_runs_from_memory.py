@@ -251,7 +251,7 @@ def test_the_story_knows_what_came_from_memory(recovered):
     assert [change.from_memory for change in story.changes] == [True, True]
     assert [change.again for change in story.changes] == [0, 1]
     assert story.changes[0].reasons == (TOLD,)
-    assert (story.steps, story.undone_steps) == (9, 1)
+    assert (story.end.step, story.undone_steps) == (9, 1)
     assert story.commits.at_risk.y == (3, 6)
     assert story.commits.unrecorded == ()
 

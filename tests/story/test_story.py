@@ -27,8 +27,8 @@ def test_a_change_has_its_cause_and_its_reasons():
     """A notice, workers that join, and a lost node with the steps that were done again."""
     changes = story_of(eventful()).changes
     assert [(change.cause, change.before, change.after, change.again) for change in changes] == [
-        ("preemption notice", 4, 3, 0),
-        ("2 workers join", 3, 5, 0),
+        ("notice", 4, 3, 0),
+        ("workers join", 3, 5, 0),
         ("node lost", 5, 4, 2),
     ]
     assert changes[0].reasons == ("resize: notice for 1 worker of 4, 28 s left; room for 3",)
@@ -40,9 +40,8 @@ def test_a_change_has_its_cause_and_its_reasons():
     ("workers", "launch", "cause"),
     [
         (4, "a", "restart"),
-        (2, "a", "2 workers leave"),
-        (3, "a", "1 worker leaves"),
-        (5, "b", "resumed by another driver"),
+        (2, "a", "workers leave"),
+        (5, "b", "another driver"),
     ],
 )
 def test_a_change_without_a_message_has_a_cause(workers, launch, cause):
@@ -56,8 +55,8 @@ def test_steps_that_were_undone_are_in_no_curve():
     """They had a loss of 99. They are counted, with their samples."""
     story = story_of(eventful())
     assert max(story.loss.high) == 5
-    assert (story.steps, story.samples, story.undone_steps, story.undone_samples) == (160, 160 * 64, 2, 128)
-    assert story.times.lost_s == 2
+    assert (story.end.step, story.samples, story.undone_steps, story.undone_samples) == (160, 160 * 64, 2, 128)
+    assert story.end.times.lost_s == 2
     assert story.held_out.x == (0, 160)
     assert story.held_out.y == (5.5, 2.5)
     assert "eval/accuracy" in story.curves
@@ -70,7 +69,7 @@ def test_steps_beside_a_write_stay_at_risk():
     records = [header(1, 4, 0), *map(step, range(13)), commit(10), *map(step, range(13, 24)), commit(20)]
     story = story_of(records)
     assert (story.commits.at_risk.x, story.commits.at_risk.y) == ((10, 20), (13, 14))
-    assert (story.commits.most_at_risk_s, story.undone_steps, story.steps) == (14, 0, 24)
+    assert (story.commits.most_at_risk_s, story.undone_steps, story.end.step) == (14, 0, 24)
     [phase] = story_of([*records, header(2, 4, 20), step(20)]).phases[:1]
     assert (phase.kept_step, phase.end_step) == (20, 24)
 
@@ -105,7 +104,7 @@ def test_the_global_batches_are_in_order():
 def test_a_run_without_a_step_has_a_story(records):
     """Without phases, changes and curves."""
     story = story_of(records)
-    assert (story.phases, story.changes, story.loss.x, story.steps) == ((), (), (), 0)
+    assert (story.phases, story.changes, story.loss.x, story.end.step) == ((), (), (), 0)
 
 
 def test_a_long_run_has_a_short_story():
@@ -116,7 +115,7 @@ def test_a_long_run_has_a_short_story():
     assert len(story.speed.x) <= MOST_POINTS + len(story.phases)
     assert (min(story.loss.low), max(story.loss.high)) == (3.0, 3.999)
     assert not story.loss.is_exact
-    assert story.steps == 20_000
+    assert story.end.step == 20_000
 
 
 def test_messages_are_bounded():
@@ -158,7 +157,7 @@ def test_columns_forget_undone_steps():
         column.add(number, number)
         table.add(number, number, -number)
     column.cut(3)
-    assert table.cut(3) == 3
+    table.cut(3)
     assert list(column.steps) == list(table.steps) == [0, 1, 2]
     assert list(table["b"]) == [0, -1, -2]
     column.cut(3)

@@ -157,7 +157,7 @@ def test_a_run_that_resumes_from_such_a_commit_is_whole(killed):
     rows = rows_of(run, is_over=True)
     assert [row for row in rows if row] == list(range(1, TOTAL + 1))
     story = read_story(run, "test", newest_commit(run).manifest)
-    assert (story.steps, story.undone_steps, story.commits.number) == (TOTAL, 2, 3)
+    assert (story.end.step, story.undone_steps, story.commits.number) == (TOTAL, 2, 3)
     clock, lost_s = RunClock(), 0.0
     for number, record in WholeLedger(run).new_records():
         clock.add(record)

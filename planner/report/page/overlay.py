@@ -60,15 +60,15 @@ _ROWS = (
 
 
 def _column(run: ReportedRun, step: int) -> list[str]:
-    story, times = run.story, run.story.times
+    story, end, times = run.story, run.story.end, run.story.end.times
     verdict = "not audited" if run.audit is None else "clean" if run.audit.clean else "NOT CLEAN"
     state = run.detail.summary.state
     if not story.phases:
         return [state, "0", *[""] * (len(_ROWS) - 3), verdict]
     return [
         state,
-        f"{story.steps:,}",
-        f"{story.total_steps:,}",
+        f"{end.step:,}",
+        f"{end.total_steps:,}",
         spread(story),
         str(len(story.changes)),
         str(story.undone_steps),
@@ -83,7 +83,7 @@ def _column(run: ReportedRun, step: int) -> list[str]:
 
 def common_step(stories: Sequence[RunHistory]) -> int:
     """The last step that all runs with a step have done."""
-    return min((story.steps for story in stories if story.phases), default=0)
+    return min((story.end.step for story in stories if story.phases), default=0)
 
 
 def value_at(curve: Curve, x: float) -> float:

@@ -24,7 +24,7 @@ def page(runs: Sequence[ReportedRun], overlay: Mapping[str, Drawing]) -> str:
     title = f"planner report: {', '.join(run.label for run in runs)}"
     keys = [f"run-{at}" for at in range(1, len(runs) + 1)]
     compared = [overlay_section(runs, overlay)] if len(runs) > 1 else []
-    newest_s = max(run.story.ended_s for run in runs)
+    newest_s = max(run.story.end.now_s for run in runs)
     parts = [
         element("header", element("h1", title), _when(newest_s), *([_contents(runs, keys)] if compared else [])),
         element("main", *compared, *(run_section(run, key) for run, key in zip(runs, keys, strict=True))),

@@ -22,7 +22,7 @@ _STEP = {
 
 def time_parts(story: RunHistory) -> dict[str, float]:
     """Words -> seconds. The sum is the run's whole time."""
-    return {words: getattr(story.times, name) for name, words in _TIMES.items()}
+    return {words: getattr(story.end.times, name) for name, words in _TIMES.items()}
 
 
 def step_parts(story: RunHistory) -> dict[str, float]:

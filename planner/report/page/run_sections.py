@@ -47,9 +47,9 @@ def _tiles(run: ReportedRun) -> Html:
     story = run.story
     if not story.phases:
         return Html()
-    times = story.times
+    times = story.end.times
     values = [
-        ("steps", f"{story.steps:,}", f"of {story.total_steps:,}"),
+        ("steps", f"{story.end.step:,}", f"of {story.end.total_steps:,}"),
         ("workers", spread(story), f"{len(story.changes)} changes"),
         ("global batch", batches(story), "samples per step"),
         ("loss", f"{story.loss.y[-1]:.4g}", f"from {story.loss.y[0]:.4g}"),
@@ -188,7 +188,7 @@ def _measured(run: ReportedRun) -> list[Html]:
 
 
 def _times(run: ReportedRun) -> list[Html]:
-    times, parts = run.story.times, time_parts(run.story)
+    times, parts = run.story.end.times, time_parts(run.story)
     again = f"Steps done again took {span(times.redone_s)}, which are in these figures." if times.redone_s else ""
     caption = (
         "Paused is the time before the first step of a generation, since the last record. Lost are steps whose work a "
@@ -219,7 +219,7 @@ def _commits(run: ReportedRun) -> list[Html]:
     story, commits = run.story, run.story.commits
     if "commits" not in run.drawings:
         return [element("h3", "Commits"), paragraph("No commit is on record.", _unrecorded(commits))]
-    share = commits.seconds / max(story.times.total_s, 1e-9)
+    share = commits.seconds / max(story.end.times.total_s, 1e-9)
     writes = commits.durable_after.y
     durable = f" A commit was durable after {span(sum(writes) / len(writes))} on average." if writes else ""
     words = (

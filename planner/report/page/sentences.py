@@ -1,6 +1,6 @@
 """Sentences about a run, for readers and as text alternatives of its pictures."""
 
-from planner.base.text import duration
+from planner.base.text import counted, duration
 from planner.story.curves import Curve
 from planner.story.values import Change, RunHistory
 
@@ -58,7 +58,7 @@ def summary(story: RunHistory) -> str:
     """What happened, in some sentences."""
     if not story.phases:
         return "No optimizer step is on record yet."
-    done = f"{story.steps:,} of {many(story.total_steps, 'optimizer step')}"
+    done = f"{story.end.step:,} of {many(story.end.total_steps, 'optimizer step')}"
     text = [f"The run did {done} with a global batch of {batches(story)} samples: {many(story.samples, 'sample')}."]
     text.append(_workers(story))
     if story.undone_steps:
@@ -68,9 +68,9 @@ def summary(story: RunHistory) -> str:
         )
     else:
         text.append("No step was undone.")
-    total_s = story.times.total_s
-    if total_s > 0:
-        text.append(f"It took {span(total_s)}, and {story.times.trained_s / total_s:.0%} of that trained.")
+    times = story.end.times
+    if times.total_s > 0:
+        text.append(f"It took {span(times.total_s)}, and {times.trained_s / times.total_s:.0%} of that trained.")
     return " ".join(text)
 
 
@@ -90,7 +90,18 @@ def change_words(change: Change) -> str:
     size = f"{change.before} -> {change.after}" if change.before != change.after else f"{change.after}"
     again = f", {many(change.again, 'step')} done again" if change.again else ""
     memory = ", from memory" if change.from_memory else ""
-    return f"{change.cause}: {size} workers{memory}{again}"
+    return f"{cause_words(change)}: {size} workers{memory}{again}"
+
+
+def cause_words(change: Change) -> str:
+    """Why one generation ended and the next one began: `1 worker joins`."""
+    if change.cause == "workers join":
+        return f"{counted(count := change.after - change.before, 'worker')} {'joins' if count == 1 else 'join'}"
+    if change.cause == "workers leave":
+        return f"{counted(count := change.before - change.after, 'worker')} {'leaves' if count == 1 else 'leave'}"
+    return {"notice": "preemption notice", "another driver": "resumed by another driver"}.get(
+        change.cause, change.cause
+    )
 
 
 def timeline_words(story: RunHistory) -> str:

@@ -49,19 +49,20 @@ def _audit_facts(audit: Audit) -> Html:
 
 
 def _environment(run: ReportedRun) -> list[Html]:
-    story, detail = run.story, run.detail
+    story, detail, header = run.story, run.detail, run.story.end.header
+    num_samples, about = (header.num_samples, header.facts) if header else (0, {})
     versions = ", ".join(f"{name} {version}" for name, version in sorted(story.versions.items()))
     pairs = [
         ("versions", versions or "not known: nothing was committed yet"),
-        *((name.replace("_", " "), value) for name, value in sorted(story.facts.items())),
+        *((name.replace("_", " "), str(value)) for name, value in sorted(about.items())),
         ("hosts", ", ".join(story.hosts)),
         ("model", detail.model),
         ("objective", detail.objective),
-        ("batch", f"global {batches(story)}, equality {story.equality}" if story.global_batches else ""),
-        ("data", f"{many(story.num_samples, 'sample')}, fingerprint {detail.data}" if detail.data else ""),
-        ("seed", str(story.seed) if story.global_batches else ""),
+        ("batch", f"global {batches(story)}, equality {header.identity.equality}" if header else ""),
+        ("data", f"{many(num_samples, 'sample')}, fingerprint {detail.data}" if detail.data else ""),
+        ("seed", str(header.identity.seed) if header else ""),
         ("began", utc(story.began_s) if story.began_s else ""),
-        ("last record", utc(story.ended_s) if story.ended_s else ""),
+        ("last record", utc(story.end.now_s) if story.end.now_s else ""),
         ("generations", counted(detail.num_generations, "generation")),
         ("resume", element("code", detail.resume) if detail.resume else ""),
     ]
