@@ -150,12 +150,13 @@ class RunMetrics:
 
     def add(self, record: Record) -> None:
         """Add one more record."""
-        self._fold.add(record)
+        # Before what may end a launch or its measurements. Steps in a row need none: each has all values of the one
+        # before, but for those of the objective.
         if not isinstance(record, StepRecord):
             self._look()
-        # A step has all values of the step before, but for those of the objective.
         elif record.metrics:
             self._known.update(((_OBJECTIVE, label), value) for label, value in record.metrics.items())
+        self._fold.add(record)
 
     @property
     def _is_ours(self) -> bool:

@@ -47,7 +47,7 @@ class Column:
     """A growing column of numbers with ascending steps, eight bytes each. Steps that were undone are cut off."""
 
     def __init__(self) -> None:
-        self.steps = array("q")
+        self.steps = array("Q")  # without a sign, because the last step of a forged record may be 2^63 - 1
         self.values = array("d")
 
     def add(self, step: int, value: float) -> None:
@@ -71,7 +71,7 @@ class StepTable:
     """Growing columns that have a value for every step, eight bytes each. Steps that were undone are cut off."""
 
     def __init__(self, *names: str) -> None:
-        self.steps = array("q")
+        self.steps = array("Q")
         self._columns = {name: array("d") for name in names}
         self._arrays = tuple(self._columns.values())
 

@@ -117,6 +117,12 @@ def test_counters_begin_with_each_launch_and_gauges_go_on():
     assert found["time_seconds/trained"] == 6.0
 
 
+def test_counters_keep_the_last_steps_of_a_launch_that_another_replaces():
+    """A look may read them together with the header of the launch that took the run over."""
+    found = values_of(header(1, world_size=2), commit(0), step(0), step(1), header(2, world_size=2, launch="theirs"))
+    assert (found["commits_total"], found["steps_done_total"]) == (1, 2)
+
+
 @pytest.mark.parametrize(
     ("launch", "is_training"), [("ours", False), ("theirs", True)], ids=["no group trains", "none has begun"]
 )

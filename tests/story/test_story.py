@@ -36,6 +36,11 @@ def test_a_change_has_its_cause_and_its_reasons():
     assert (changes[2].at_s, changes[2].resumed_s) == (148.5, 181.0)
 
 
+def test_the_largest_step_that_a_ledger_may_name_is_told():
+    """One more is done after it."""
+    assert story_of([header(1, 2, 0), step(2**63 - 1, cursor=0)]).loss.x == (2.0**63,)
+
+
 @pytest.mark.parametrize(
     ("workers", "launch", "cause"),
     [
