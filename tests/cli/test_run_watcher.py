@@ -174,5 +174,6 @@ def test_a_generation_without_a_plan_is_a_broken_run(tmp_path, changed):
 
 def test_the_largest_step_that_a_ledger_may_name_is_shown(tmp_path):
     """One more is done after it."""
-    write_run(tmp_path / "run", [header(1, 2, 0), step(2**63 - 1, cursor=0)]).claim_generation({})
+    run = write_run(tmp_path / "run", [header(1, 2, 0), step(2**63 - 1, cursor=0)])
+    run.storage.write("generations/000001.json", b"{}")  # the claim: only claimed generations are followed
     assert RunWatcher(str(tmp_path / "run")).look().losses[-1][0] == 2**63
