@@ -106,7 +106,7 @@ def all_to_all(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
 
 def shard_of(tensor: Tensor) -> Tensor:
     """This worker's shard of a tensor, in the same memory. A tensor that is not sharded is returned unchanged."""
-    # `detach`: autograd refuses to write into a view of a parameter, and the copies and the loader write.
+    # `detach`: autograd refuses to write into a view of a parameter, as first weights and steps from memory are.
     return tensor.to_local().detach() if isinstance(tensor, DTensor) else tensor
 
 

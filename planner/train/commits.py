@@ -148,7 +148,7 @@ class Commits:
             step=step, cursor=cursor, name=name, head=head, plan=plan, writing=writing, began_s=began_s
         )
         self._flight = flight
-        # Whole tensors are gathered for it, one after the other, so only the last commit has them.
+        # Each digest needs its whole tensor, gathered from all workers, so only the last commit has digests.
         if self._is_bitwise and step == self._journal.total_steps:
             flight.tensors = self._state.digests(self._world)
         # Without room for a copy, the state itself is written, and nothing may change it meanwhile.

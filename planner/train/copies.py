@@ -280,7 +280,7 @@ class Copies:
         try:
             client.replicate(self._key(held.place), replica)
         except KeeperError as error:  # the copy on this node counts
-            if isinstance(error, KeeperGone):  # the own node's
+            if isinstance(error, KeeperGone):  # this node's, not that of the replica
                 self._links.lose(error)
             else:
                 self._links.lose_replica(replica, error)

@@ -271,7 +271,7 @@ def make_sums(generation: Generation, model: nn.Module) -> GradientSums:
     """The gradient sums of the job: float32, or fixed point for `bitwise`."""
     world, plan = generation.world, generation.setup.plan
     rule = gradient_rule(generation.job)
-    # `numel` of a DTensor is that of the whole tensor, as the sums in `local` are.
+    # Of the whole model: `numel` of a DTensor counts the rows of all workers.
     num_parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     where = accumulator_placement(plan, num_parameters, _free_bytes(world), rule.element_bytes)
     if rule.is_fixed_point:

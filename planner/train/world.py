@@ -79,8 +79,7 @@ class World:
     def gather_on_first(self, value: T) -> list[T]:
         """All ranks' values, in the order of ranks, on rank 0. An empty list elsewhere."""
         values: list[Any] = [None] * self.world_size if self.rank == 0 else []
-        # torch refuses a list on any rank but the destination.
-        dist.gather_object(value, values or None, dst=0, group=self.object_group)
+        dist.gather_object(value, values, dst=0, group=self.object_group)
         return values
 
     def scatter_from_first(self, make: Callable[[], list[T]]) -> T:

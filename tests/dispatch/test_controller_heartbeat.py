@@ -2,6 +2,7 @@
 
 import queue
 import threading
+from types import SimpleNamespace
 
 from events import EVENT_S
 
@@ -122,6 +123,17 @@ def test_a_loop_that_does_not_come_round_stops_the_heartbeat():
     assert beating.beats()
     now[0] = 3600.0
     assert not beating.beats()
+
+
+def test_a_sender_that_the_driver_made_long_ago_beats_from_its_start(monkeypatch):
+    """The driver makes it, and the controller's process starts it later, perhaps after a long wait for its place."""
+    thread = SimpleNamespace(start=lambda: None)
+    monkeypatch.setattr(controller_heartbeat, "threading", SimpleNamespace(Thread=lambda **_: thread))
+    now = [0.0]
+    beating = HeartbeatSender(lambda _beat: None, clock=lambda: now[0])
+    now[0] = 3600.0
+    beating.start()
+    assert beating.beats()
 
 
 def test_a_thread_that_waits_in_our_code_says_where():

@@ -1,10 +1,11 @@
 """What Ray's calls lead to, in order, without a cluster."""
 
 import re
+import time
 from types import SimpleNamespace
 
 import pytest
-from made_up_groups import silent_controller
+from made_up_groups import elastic_controller, silent_controller
 
 from planner.dispatch.mailbox import verdict_key
 from planner.elastic.mistakes import GaveUp
@@ -167,3 +168,26 @@ def test_the_heartbeat_starts_first_and_old_places_go_before_new_ones_are_asked_
     policy.after_controller_start(SimpleNamespace(run_id="7"))
     asked = ["ask for 2", "requester-r=train-7", "census"]
     assert happens == ["heartbeat", "read requester-r", "remove planner-l-", *asked]
+
+
+def test_a_pickled_policy_keeps_its_parts_together():
+    """The driver makes it, and Ray pickles it for the controller's process: all parts still share one of each."""
+    from ray import cloudpickle
+
+    from planner.dispatch.ray_internal.policy import Policy
+
+    made = Policy(
+        SimpleNamespace(_resources_per_worker_not_none={"CPU": 1}),
+        elastic_controller(clock=time.monotonic),
+        run="r",
+        launch_id="l",
+        warm_up=str,
+        keep_processes=True,
+        make_census=str,
+    )
+    policy = cloudpickle.loads(cloudpickle.dumps(made))
+    assert policy.groups.listener is policy._actuator._observer is policy._observer
+    assert policy._actuator._reporter is policy._observer._reporter is policy._reporter
+    assert policy._actuator._autoscaler is policy._observer._autoscaler is policy._autoscaler
+    for part in (policy._actuator, policy._observer, policy._reporter, policy._reporter._publisher):
+        assert part._controller is policy._controller

@@ -144,6 +144,14 @@ def test_only_the_reply_to_the_driver_may_fail(reporter, monkeypatch):
         reporter.ended()
 
 
+def test_an_event_without_a_text_ends_no_run(reporter, published):
+    """A mistake in a sentence is not worth the workers."""
+    reporter.tell_driver(object())
+    assert published == {}
+    reporter.tell_driver(LOADING)
+    assert published[state_key("l")] == "2 workers started, loading"
+
+
 def test_a_group_that_starts_finds_how_long_its_first_collectives_may_wait(reporter, published, monkeypatch):
     """Longer than the controller waits at that size: at one worker, the first round may take eight times as long."""
     controller = elastic_controller(most=8, max_micro=8)

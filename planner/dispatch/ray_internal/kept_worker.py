@@ -39,7 +39,7 @@ class KeepingRayTrainWorker(RayTrainWorker):  # type: ignore[misc]
             raise RuntimeError("the training thread did not unwind")
 
     def forget(self) -> None:
-        """Free what the last generation left: process group, notes, memory and compiled code."""
+        """Free what the last generation left: process group, events, memory and compiled code."""
         import torch
         import torch.distributed as dist
 

@@ -41,7 +41,8 @@ class Reporter:
         """Publish the status for the driver's terminal: while no group runs, no worker writes the ledger."""
         if events and events != self._told:
             self._told, self._tells_of_stop = events, False
-            self._try_to_put(mailbox.state_key, text_of_all(events))
+            with contextlib.suppress(Exception):  # also an event that has no text: it is only shown
+                kv_put(mailbox.state_key(self._launch_id), text_of_all(events))
 
     def tell_driver_of_stop(self, event: Event | None) -> None:
         """Publish what the group waits for. The live status has it with the time that is left."""
