@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from planner.errors import PlanError, StoreError
-from planner.report.loss_curve import Points
 from planner.report.run_table import Event, event_of, resume_command, run_line
 from planner.report.watched_run import Driver, Seen
 from planner.store.follow import Follower
@@ -17,14 +16,13 @@ from planner.store.run_folder import RunFolder
 from planner.store.run_status import RunStatus, read_status
 from planner.store.storage import Storage
 from planner.store.survey import is_run, survey
-from planner.story.curves import Column
 from planner.story.run_story import StoryFold
 
 # Of each earlier generation: about 1,500 steps.
 _TAIL_BYTES = 2**19
 # A survey reads a dozen files. It is repeated when something has changed, and after this long.
 _SURVEY_S = 30.0
-# More points than a wide terminal has dots.
+# More points than a wide terminal has dots, even when there are only half as many. An even number.
 _MOST_POINTS = 4096
 _MOST_EVENTS = 50
 # A driver that misses one or two renewals may still be alive (`planner.store.lease`).
@@ -72,7 +70,7 @@ class RunWatcher:
             status_age_s=self._clock() - self._status_since_s,
             has_begun=bool(lease and lease.holder and lease.holder.launch == launch),
             story=story,
-            losses=self._history.losses(),
+            losses=tuple(self._history.losses),
             events=tuple(self._history.events),
         )
         return self._with_survey(seen)
@@ -117,12 +115,8 @@ class WatchedRecords:
         self.fold = StoryFold()
         self.events: deque[Event] = deque(maxlen=_MOST_EVENTS)
         """the last events, oldest first. Commits are none"""
-        self._losses = Column()
-
-    def losses(self) -> Points:
-        """(steps done, loss), ascending. A step that was done again has its last loss. Long runs have means."""
-        curve = self._losses.curve(_MOST_POINTS)
-        return tuple(zip(map(int, curve.x), curve.y, strict=True))
+        self.losses: list[tuple[int, float]] = []
+        """(steps done, loss), ascending. A step that was done again has its last loss. Long runs have means"""
 
     def add(self, records: Iterable[Record]) -> None:
         """Add the next records.
@@ -133,11 +127,18 @@ class WatchedRecords:
         for record in records:
             news = self.fold.add(record)
             if isinstance(record, GenerationRecord):
-                self._losses.cut(record.step + 1)
+                self.losses = [point for point in self.losses if point[0] <= record.step]
             elif isinstance(record, StepRecord) and not record.skipped:
-                self._losses.add(record.step + 1, record.loss)
+                self.losses.append((record.step + 1, record.loss))
+                self._thin_out()
             if news and news.is_listed:
                 self.events.append(event_of(news))
+
+    def _thin_out(self) -> None:
+        # A board looks each second, so what it reads must not grow with the run.
+        if len(self.losses) == _MOST_POINTS:
+            pairs = zip(self.losses[::2], self.losses[1::2], strict=True)
+            self.losses = [(later[0], (earlier[1] + later[1]) / 2) for earlier, later in pairs]
 
 
 class LeaseWatch:

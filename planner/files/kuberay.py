@@ -4,10 +4,10 @@ A pod's resources are found as Ray's autoscaler finds them (autoscaler/_private/
 Kubernetes or the KubeRay operator refuses is refused here.
 """
 
-import json
 from dataclasses import replace
 from typing import Any
 
+from planner.base.json_text import NoJson, json_object
 from planner.cluster.nodes import Cluster, NodeGroup
 from planner.errors import printable
 from planner.files.cluster_section import CheckedMapping
@@ -151,11 +151,9 @@ def _custom(written: CheckedMapping, start: CheckedMapping) -> dict[str, float]:
 def _parsed(text: Any) -> dict[str, float] | None:
     """The JSON in `rayStartParams.resources`, or None. By Ray's rule, outer quotes and all backslashes are removed."""
     try:
-        custom = json.loads(str(text)[1:-1].replace("\\", ""))
-    except (ValueError, RecursionError):
+        custom = json_object(str(text)[1:-1].replace("\\", ""))
+    except NoJson:
         return None
-    if not isinstance(custom, dict) or not all(
-        type(amount) is int and 0 <= amount < 2**63 for amount in custom.values()
-    ):
+    if not all(type(amount) is int and 0 <= amount < 2**63 for amount in custom.values()):
         return None
     return {name: float(amount) for name, amount in custom.items()}

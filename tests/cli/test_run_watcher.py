@@ -177,3 +177,14 @@ def test_the_largest_step_that_a_ledger_may_name_is_shown(tmp_path):
     run = write_run(tmp_path / "run", [header(1, 2, 0), step(2**63 - 1, cursor=0)])
     run.storage.write("generations/000001.json", b"{}")  # the claim: only claimed generations are followed
     assert RunWatcher(str(tmp_path / "run")).look().losses[-1][0] == 2**63
+
+
+def test_the_losses_of_a_long_run_are_few_and_end_with_its_last_step(tmp_path, monkeypatch):
+    """A board looks each second, so it keeps means. A loss beyond 1e100 stays one, and the curve leaves it out."""
+    monkeypatch.setattr("planner.cli.run_watcher._MOST_POINTS", 8)
+    records = [header(1, 2, 0, total_steps=100), *(step(at, loss=1e200 if at == 3 else 2.0) for at in range(100))]
+    write_run(tmp_path / "run", records).storage.write("generations/000001.json", b"{}")
+    losses = RunWatcher(str(tmp_path / "run")).look().losses
+    assert 4 <= len(losses) < 8
+    assert losses[-1][0] == 100
+    assert {loss for _, loss in losses if loss < 1e100} == {2.0}

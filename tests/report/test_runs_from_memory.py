@@ -152,7 +152,7 @@ def test_the_board_keeps_the_losses_of_steps_that_count(recovered):
     """Those after the held step were undone."""
     history = WatchedRecords()
     history.add(records(recovered))
-    assert [step for step, _ in history.losses()] == list(range(1, 10))
+    assert [step for step, _ in history.losses] == list(range(1, 10))
 
 
 # -- trackers
