@@ -146,7 +146,7 @@ def gated(rank, gate):
         (Step, "__init__", keeper.step),
         (_HashedStream, "write", keeper.stream),
         (RunFolder, "put_manifest", keeper.put),
-        (Journal, "_write", keeper.record),
+        (Journal, "record", keeper.record),
     ]
     with ExitStack() as stack:
         for owner, name, stand_in in patches:
