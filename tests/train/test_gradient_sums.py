@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from planner.train.exact import gradient_sums
 from planner.train.exact.gradient_sums import _ModuleSum
@@ -68,3 +69,51 @@ def test_the_norm_does_not_see_how_elements_are_cut(alone):
     assert exact_norm(alone, []) == exact_norm(alone, [torch.zeros(5), torch.empty(0)]) == 0
     assert math.isnan(exact_norm(alone, [whole, torch.tensor([math.nan])]))
     assert exact_norm(alone, [whole, torch.tensor([-math.inf])]) == math.inf
+
+
+class OnGpu(torch.Tensor):
+    """A tensor of the CPU that says that it is on a GPU, and notes the streams that it is recorded on."""
+
+    is_cuda = True
+    recorded: list[str]
+
+    def record_stream(self, stream):
+        self.recorded.append(stream)
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_a_single_workers_gpu_memory_is_not_freed_before_its_hook_has_run(monkeypatch, is_plain):
+    """FSDP calls the hook on another stream than the one it took the memory from, with plain sums, too."""
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: "the hook's")
+    output = torch.ones(3).as_subclass(OnGpu)
+    output.recorded = []
+    module_sum = _ModuleSum("sharded")
+    module_sum.begin(0, is_plain=is_plain)
+    module_sum.on_one_worker(output)
+    assert output.recorded == ["the hook's"]
+
+
+class Copies(TorchDispatchMode):
+    """Notes copies from the CPU to another device, for which Python waits."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if "copy" in str(func) and args[0].device != result.device:
+            self.found.append(func)
+        return result
+
+
+def test_no_round_waits_for_the_device():
+    """The meta device stands in for a GPU: nothing may come from the CPU."""
+    module_sum = _ModuleSum("sharded")
+    module_sum.begin(0, is_plain=False)
+    with Copies() as copies:
+        for is_last in (False, True):
+            module_sum.is_last = is_last
+            module_sum.on_one_worker(torch.empty(8, device="meta"))
+    assert copies.found == []
+    assert module_sum.largest.device.type == "meta"

@@ -133,10 +133,11 @@ class FixedPointSums:
         return {STATE_KEY: self._exponents, f"{STATE_KEY}/known": self._known}
 
     def _largest(self) -> tuple[float, ...]:
-        # A module whose parameters are all frozen gets no gradient, so its value is still on the CPU.
-        on_device = [module_sum.largest.to(self._world.device) for module_sum in self._modules]
+        # A module whose parameters are all frozen gets no gradient.
+        nothing = torch.zeros((), device=self._world.device)
+        found = [nothing if each.largest is None else each.largest for each in self._modules]
         # One wait for the device, for all modules together.
-        largest = torch.stack(on_device).double().cpu()
+        largest = torch.stack(found).double().cpu()
         # Backends differ in a maximum with NaN, but not with infinity.
         largest = torch.nan_to_num(largest, nan=torch.inf, posinf=torch.inf)
         # On the CPU by gloo: Python needs the numbers now, to choose the exponents.
@@ -151,14 +152,15 @@ class _ModuleSum(collectives.ReduceScatter):
     def __init__(self, where: Literal["sharded", "local"]) -> None:
         self._where = where
         self.is_last = self._is_plain = False
-        self.largest = torch.zeros(())
+        self.largest: Tensor | None = None
+        """the largest |g| of this step, a scalar on the gradient's device. None before its first gradient"""
         self._exponent = 0
         self._sum: Tensor | None = None
 
     def begin(self, exponent: int, *, is_plain: bool) -> None:
         """Reset the sum for a new step. With `is_plain`, floats are summed as FSDP does."""
         self._exponent, self.is_last, self._is_plain, self._sum = exponent, False, is_plain, None
-        self.largest = torch.zeros(())
+        self.largest = None
 
     def reduce(self, output: Tensor, tensor: Tensor, group: dist.ProcessGroup) -> None:
         """Add one round, `(W * n,)` float32. In the last round, write the sum to `output`, `(n,)`, else zeros."""
@@ -181,6 +183,11 @@ class _ModuleSum(collectives.ReduceScatter):
 
     def on_one_worker(self, reduce_output: Tensor) -> None:
         """Add one round with a single worker, in place: the sum in the last round, else zeros."""
+        if reduce_output.is_cuda:
+            # FSDP takes this memory on its stream for reduce-scatters, calls this on another one, and there adds the
+            # result to the gradient. From the second round on, it then frees the memory, which the next module's
+            # reduce-scatter could overwrite too soon (pytorch/pytorch#180665 is the same mistake with other work).
+            reduce_output.record_stream(torch.cuda.current_stream(reduce_output.device))
         if self._is_plain:
             return
         self._add(reduce_output)
@@ -190,7 +197,9 @@ class _ModuleSum(collectives.ReduceScatter):
         if gradient.numel():
             # aminmax reads once and writes no |g|. With a NaN, both extremes are NaN, so it is not missed.
             least, most = gradient.aminmax()
-            self.largest = torch.maximum(self.largest.to(gradient.device), torch.maximum(-least, most))
+            largest = torch.maximum(-least, most)
+            # Not from a zero on the CPU: to copy that to a GPU, Python would wait for each module's gradient.
+            self.largest = largest if self.largest is None else torch.maximum(self.largest, largest)
 
     def _quanta(self, gradient: Tensor) -> Tensor:
         # Scaling a float32 by a power of two is exact, and a float32 of 2^23 or more is already an integer.
