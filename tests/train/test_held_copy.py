@@ -1,5 +1,8 @@
 """A worker's copy of its shards: what training changes later does not reach it, and its memory is used again."""
 
+from contextlib import contextmanager
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given
@@ -79,6 +82,116 @@ def test_on_the_cpu_nothing_waits():
     held.take({"a": torch.zeros(4)})
     held.guard()
     held.wait()
+
+
+# -- on a GPU, with a double of CUDA
+
+
+class OnGpu(torch.Tensor):
+    """A tensor of the CPU that says that it is on a GPU."""
+
+    is_cuda = True
+
+
+class Cuda:
+    """Notes in `log` what is asked of CUDA, in order. Memory is page-locked if `locks`."""
+
+    def __init__(self, patch, *, locks=True):
+        self.log, self._current = [], "training"
+        self.patch, self.locks = patch, locks
+        patch.setattr(torch.cuda, "Stream", lambda _device: self._stream("side"))
+        patch.setattr(torch.cuda, "current_stream", lambda _device: self._stream("training"))
+        patch.setattr(torch.cuda, "stream", lambda stream: self._inside(f"in {stream.name}"))
+        patch.setattr(torch.cuda, "device", lambda device: self._inside(f"on {device}"))
+        patch.setattr(torch.cuda, "cudart", lambda: self)
+        patch.setattr(torch.Tensor, "copy_", self._copied(torch.Tensor.copy_))
+
+    def _stream(self, name):
+        return SimpleNamespace(
+            name=name,
+            wait_stream=lambda other: self.log.append(f"{name} waits for {other.name}"),
+            wait_event=lambda _event: self.log.append(f"{name} waits for the copy"),
+            record_event=lambda: SimpleNamespace(synchronize=lambda: self.log.append("Python waits for the copy")),
+        )
+
+    @contextmanager
+    def _inside(self, what):
+        self.log.append(what)
+        yield
+
+    def _copied(self, copy):
+        def noted(target, source, **options):
+            self.log.append("copy" if options.get("non_blocking") else "copy at once")
+            return copy(target, source.as_subclass(torch.Tensor), **options)
+
+        return noted
+
+    def _lock(self, _address, num_bytes, _flags):
+        self.log.append(f"lock {num_bytes} bytes")
+        return 0 if self.locks else 712
+
+    def _unlock(self, _address):
+        self.log.append("unlock")
+
+    cudaHostRegister, cudaHostUnregister = _lock, _unlock  # the names of CUDA's runtime
+
+
+def shards(number, size=4):
+    return {"w": torch.full((size,), float(number)).as_subclass(OnGpu), "step": torch.tensor(float(number))}
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    return Cuda(monkeypatch)
+
+
+def test_the_copy_is_between_the_last_update_and_the_next(cuda):
+    """On another stream. What lies on the CPU is copied at once, because no stream could wait for its change."""
+    held = HeldCopy(torch.device("cuda", 1))
+    copy = held.take(shards(3))
+    held.guard()
+    assert cuda.log == [
+        "lock 16 bytes", "copy at once", "side waits for training", "in side", "copy", "training waits for the copy",
+    ]  # fmt: skip
+    assert all(bool((tensor == 3).all()) for tensor in copy.values())
+
+
+def test_a_thread_waits_on_the_workers_own_device(cuda):
+    """Device 0, the default of a new thread, would hold a second context of CUDA."""
+    held = HeldCopy(torch.device("cuda", 1))
+    held.take(shards(3))
+    cuda.log.clear()
+    held.wait()
+    assert cuda.log == ["on cuda:1", "Python waits for the copy"]
+
+
+@pytest.mark.parametrize("how", ["drop", "take"])
+def test_memory_that_a_gpu_still_writes_is_not_freed(cuda, how):
+    """Neither when the copies are dropped nor when the next one needs other memory."""
+    held = HeldCopy(torch.device("cuda", 0))
+    held.take(shards(1))
+    cuda.log.clear()
+    held.drop() if how == "drop" else held.take(shards(2, size=5))
+    assert cuda.log[:3] == ["on cuda:0", "Python waits for the copy", "unlock"]
+
+
+def test_memory_that_cannot_be_locked_still_gets_the_copy(monkeypatch):
+    """CUDA keeps its error until a kernel is launched, which is done at once, so that no later one is blamed."""
+    cuda = Cuda(monkeypatch, locks=False)
+
+    def launch(*_size, device):
+        cuda.log.append(f"launch on {device}")
+        raise RuntimeError("CUDA error: part or all of the requested memory range is already mapped")
+
+    with monkeypatch.context() as patch:
+        held, first = HeldCopy(torch.device("cuda", 0)), shards(7)
+        patch.setattr(torch, "zeros", launch)
+        copy = held.take(first)
+    assert cuda.log[:2] == ["lock 16 bytes", "launch on cuda"]
+    assert bool((copy["w"] == 7).all())
+    del copy
+    held.drop()
+    assert "unlock" not in cuda.log
 
 
 # -- whether the copies fit

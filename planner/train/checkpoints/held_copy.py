@@ -43,7 +43,7 @@ class HeldCopy:
         The copy is valid until the next call. Nothing may change the tensors on a GPU before `guard`.
         """
         if not self._fits(shards):
-            self._buffers = {}  # freed before the new ones are made
+            self.drop()  # before the new ones are made
             made = self._make(shards)
             self._buffers = {
                 name: _page_locked(made[name]) if shard.is_cuda else made[name] for name, shard in shards.items()
@@ -65,7 +65,8 @@ class HeldCopy:
         return dict(self._buffers)
 
     def drop(self) -> None:
-        """Forget the buffers. The next copy makes new ones."""
+        """Free the buffers. The next copy makes new ones."""
+        self.wait()  # a GPU that still copies would write into freed memory
         self._buffers = {}
 
     def guard(self) -> None:
@@ -77,7 +78,9 @@ class HeldCopy:
     def wait(self) -> None:
         """Wait until the copy is complete. Any thread may call it."""
         if self._copied is not None:
-            self._copied.synchronize()
+            # In a new thread, device 0 is the current one, and to wait there would take some 500 MiB of its memory.
+            with torch.cuda.device(self._device):
+                self._copied.synchronize()
 
     def _fits(self, shards: Mapping[str, Tensor]) -> bool:
         """Whether there is a buffer for each of them."""
