@@ -4,6 +4,7 @@ import contextlib
 import tempfile
 from pathlib import Path
 
+from planner.dispatch.worker import own_gpu
 from planner.errors import PlannerError
 from planner.job import Job
 from planner.train.hooks import Hooks
@@ -23,6 +24,8 @@ def warm_up(coming: Job) -> None:
     from planner.train.generation import train
     from planner.train.world import cpu_device
 
+    if coming.workers.gpus:  # torch counts GPUs even for the tiny job
+        own_gpu()
     threads = torch.get_num_threads()
     with tempfile.TemporaryDirectory(prefix="planner-warm-") as name:
         folder = Path(name)

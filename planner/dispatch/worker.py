@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from planner.base.user_errors import UserCodeFailed
@@ -95,13 +95,25 @@ def _keep(launch: Launch, text: str, code_traceback: str) -> None:
 
 def _device(worker: WorkerConfig) -> Any:
     """The torch device of this worker."""
-    import ray.train.torch
     import torch
 
     if worker.launch.job.workers.gpus == 0 or worker.on_cpu:
         return torch.device("cpu")
+    device = own_gpu()
     if not torch.cuda.is_available():
         raise TrainingFailed(
             "the job asks for a GPU per worker, but this worker has none. Set workers.gpus to 0 to train on the CPU"
         )
+    return device
+
+
+@cache
+def own_gpu() -> Any:
+    """The torch device of this process's GPU, the same in every generation. Call it before anything that asks CUDA.
+
+    Ray numbers a node's GPUs by CUDA_VISIBLE_DEVICES, and makes that longer when more workers start on the node. CUDA
+    reads it once per process, even to count GPUs, and goes on by what it has read.
+    """
+    import ray.train.torch
+
     return ray.train.torch.get_device()

@@ -8,8 +8,8 @@ import pytest
 from message import Message
 
 from planner.base.user_errors import CodeError, UserCodeFailed
-from planner.dispatch import mailbox
-from planner.dispatch.worker import WorkerConfig, train_worker, worker_hooks
+from planner.dispatch import mailbox, warmup, worker
+from planner.dispatch.worker import WorkerConfig, own_gpu, train_worker, worker_hooks
 from planner.errors import DataError
 from planner.events.sizing import Waited
 from planner.job import Job
@@ -171,3 +171,53 @@ def test_an_event_reaches_the_ledger():
         mailbox.post_event(event)
     assert mailbox.take_events() == events
     assert mailbox.take_events() == []
+
+
+@pytest.fixture
+def gpu_job(launch):
+    workers = launch.job.workers.model_copy(update={"gpus": 1.0})
+    return launch.job.model_copy(update={"workers": workers})
+
+
+@pytest.fixture
+def _new_process():
+    """As if this process had not looked for its GPU yet."""
+    own_gpu.cache_clear()
+    yield
+    own_gpu.cache_clear()
+
+
+@pytest.mark.usefixtures("_new_process")
+def test_a_process_keeps_its_gpu_when_ray_counts_anew(gpu_job, monkeypatch):
+    """Another worker came to the node: Ray now says device 1, and CUDA in this process knows only device 0."""
+    import torch
+
+    ray_train()
+    import ray.train.torch
+
+    said = iter(["cuda:0", "cuda:1"])
+    monkeypatch.setattr(ray.train.torch, "get_device", lambda: next(said))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    config = WorkerConfig(launch=Launch(job=gpu_job, url=""), on_cpu=False)
+    assert [worker._device(config), worker._device(config)] == ["cuda:0", "cuda:0"]
+
+
+class CountsGpus(Exception):
+    """From here on, CUDA does not notice another CUDA_VISIBLE_DEVICES."""
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_a_newcomer_looks_for_its_gpu_before_it_warms_up(gpu_job, monkeypatch, gpus):
+    """Warming up makes torch count GPUs. A newcomer of a job without GPUs has none to look for."""
+    import torch.distributed
+
+    def start(*_, **__):
+        raise CountsGpus
+
+    asked = []
+    monkeypatch.setattr(warmup, "own_gpu", lambda: asked.append("own"))
+    monkeypatch.setattr(torch.distributed, "init_process_group", start)
+    workers = gpu_job.workers.model_copy(update={"gpus": gpus})
+    with pytest.raises(CountsGpus):
+        warmup.warm_up(gpu_job.model_copy(update={"workers": workers}))
+    assert asked == ["own"] * gpus

@@ -133,7 +133,7 @@ class Cuda:
     def _unlock(self, _address):
         self.log.append("unlock")
 
-    cudaHostRegister, cudaHostUnregister = _lock, _unlock  # the names of CUDA's runtime
+    cudaHostRegister, cudaHostUnregister = _lock, _unlock  # noqa: N815  the names of CUDA's runtime
 
 
 def shards(number, size=4):
