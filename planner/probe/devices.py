@@ -50,6 +50,9 @@ def copies(*, is_expected: bool = False) -> Copies:
         return Copies(device=torch.cuda.get_device_name(), moves=_moves(torch.device("cuda")))
     except torch.cuda.OutOfMemoryError:
         return Copies(missing=f"a GPU without {_MOST_BYTES // 2**20} MiB of free memory")
+    except RuntimeError as error:  # another process may have it for itself, and a host may not page-lock so much memory
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        return Copies(missing=f"a GPU that torch cannot use: {reason}")
 
 
 def _moves(device: "torch.device") -> dict[str, list[Move]]:

@@ -56,3 +56,15 @@ def test_a_gpu_that_is_full_says_so(stand_in, monkeypatch):
 
     monkeypatch.setattr(stand_in, "zeros", full)
     assert devices.copies(is_expected=True).missing.startswith("a GPU without")
+
+
+def test_a_gpu_that_cannot_be_used_says_why(stand_in, monkeypatch):
+    """Another process has it for itself. The rest of the probe goes on."""
+
+    def busy(*_size, **_named):
+        raise RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable\nCompile with DSA")
+
+    monkeypatch.setattr(stand_in, "zeros", busy)
+    assert devices.copies(is_expected=True).missing == (
+        "a GPU that torch cannot use: CUDA error: all CUDA-capable devices are busy or unavailable"
+    )
