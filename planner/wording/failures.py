@@ -20,7 +20,12 @@ def _worker_died(event: failures.WorkerDied) -> str:
 
 @text_of.register
 def _worker_failed(event: failures.WorkerFailed) -> str:
-    return f"{_where(event.rank, event.node)}: {event.error}"
+    where = _where(event.rank, event.node)
+    if "out of memory" in event.error.lower():  # torch.OutOfMemoryError, and CUDA's own where torch asks for none
+        # Of torch's text, the first two sentences have the numbers. The rest is for people who tune its allocator.
+        error = ". ".join(event.error.split(". ")[:2]).rstrip(".")
+        return f"{where}: {error}. Lower batch.max_micro, or set train.activation_checkpointing"
+    return f"{where}: {event.error}"
 
 
 @text_of.register

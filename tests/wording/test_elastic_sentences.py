@@ -247,6 +247,20 @@ FAILURES = [
     (failures.WorkerDied(rank=1, node=None), "worker 1 on node ? died (killed, or out of memory)"),
     (failures.WorkerFailed(rank=0, node=NODE, error="ValueError: y"), "worker 0 on node bbbbbbbb: ValueError: y"),
     (
+        failures.WorkerFailed(
+            rank=0,
+            node=NODE,
+            error="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity",
+        ),
+        "worker 0 on node bbbbbbbb: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. "
+        "Lower batch.max_micro, or set train.activation_checkpointing",
+    ),
+    (
+        failures.WorkerFailed(rank=0, node=NODE, error="torch.AcceleratorError: CUDA error: out of memory"),
+        "worker 0 on node bbbbbbbb: torch.AcceleratorError: CUDA error: out of memory. "
+        "Lower batch.max_micro, or set train.activation_checkpointing",
+    ),
+    (
         failures.UserCodeRaised(**CODE, message="x", place="loop.py:7, in train"),
         "worker 1 on node bbbbbbbb: train() raised NameError: x (loop.py:7, in train)",
     ),
