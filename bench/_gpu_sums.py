@@ -4,6 +4,9 @@ The model, the fixed-point sums and the collectives are planner's own. The loop 
 planner's needs pydantic. Every rank is a process on the first GPU, over gloo. `exact` sums must give one hash
 for each precision, whatever the number of ranks, the place where sums wait and the way they travel. `float` sums are
 FSDP's own, for comparison. Their hash may depend on the number of ranks, and the row says so.
+
+With one rank, FSDP calls planner's sum on a stream of its own and frees the memory at once. A row with `is_late` makes
+that stream come late, so that memory which is used again too soon gives another hash.
 """
 
 import argparse
@@ -24,10 +27,12 @@ from torch.nn import functional
 
 from planner.rehearsal.local_workers import LocalWorkers
 from planner.train import collectives
+from planner.train.exact import gradient_sums
 from planner.train.exact.gradient_sums import FixedPointSums, FloatSums
 from planner.train.models.gpt import VOCABULARY, Gpt
 
 NUM_MICRO_BATCHES = 6  # 1, 2 and 3 ranks take as many each
+LATE_CYCLES = 10**7  # of the GPU's clock: some 6 ms, longer than a block's backward pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +64,8 @@ class Task:
     """how exact sums travel: gradients are exchanged, or integers are summed on their way, as over NCCL"""
     is_staged: bool = True
     """on the CPU: whether tensors are copied as they are on a GPU"""
+    is_late: bool = False
+    """on a GPU: whether a single rank's sums begin late"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,15 +86,32 @@ def train(rank: int, task: Task) -> dict[str, Any]:
     if task.device == "cuda":
         torch.cuda.set_device(device)
         torch.cuda.reset_peak_memory_stats()
+        # As in `planner.train.exact.determinism`. Filling new memory would wait for its stream, and hide a late one.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     originals = collectives.is_staged, collectives.is_gloo
+    sums: Any = gradient_sums._ModuleSum  # noqa: SLF001  the sums have no seam for a slow stream
+    on_one_worker = sums.on_one_worker
     if task.device == "cpu" and task.is_staged:
         collectives.is_staged = lambda *_: True
     if task.travel == "sum":
         collectives.is_gloo = lambda *_: False
+    if task.is_late and task.device == "cuda":
+        sums.on_one_worker = _late(on_one_worker)
     try:
         return _train(rank, task, device)
     finally:
         collectives.is_staged, collectives.is_gloo = originals
+        sums.on_one_worker = on_one_worker
+
+
+def _late(on_one_worker: Any) -> Any:
+    """The same on a stream that is busy first."""
+
+    def late(module_sum: Any, reduce_output: Tensor) -> None:
+        torch.cuda._sleep(LATE_CYCLES)
+        on_one_worker(module_sum, reduce_output)
+
+    return late
 
 
 def _train(rank: int, task: Task, device: torch.device) -> dict[str, Any]:
@@ -184,6 +208,7 @@ def tasks(device: str, *, toy: bool) -> list[tuple[int, Task]]:
         common = {"device": device, "precision": precision, **sizes}
         exact = Task(sums="exact", **common)
         found += [(ranks, exact) for ranks in (1, 2, 3, 1, 3)]
+        found.append((1, Task(sums="exact", is_late=True, **common)))
         found += [(2, Task(sums="exact", travel="sum", **common)), (3, Task(sums="exact", where="local", **common))]
         found += [(ranks, Task(sums="float", **common)) for ranks in (1, 2, 3)]
     return found
@@ -211,6 +236,7 @@ def main() -> None:
                     "sums": task.sums,
                     "where": task.where,
                     "travel": task.travel,
+                    "is_late": task.is_late,
                     "ranks": ranks,
                     "hash": found[0]["hash"],
                     "norm": found[0]["norms"][-1],

@@ -242,6 +242,8 @@ NODE = "bb" * 28
 DIED = failures.WorkerDied(rank=1, node=NODE)
 CODE = {"rank": 1, "node": NODE, "kind": "NameError"}
 
+LOWER = "Lower batch.max_micro, or set train.activation_checkpointing"
+
 FAILURES = [
     (DIED, "worker 1 on node bbbbbbbb died (killed, or out of memory)"),
     (failures.WorkerDied(rank=1, node=None), "worker 1 on node ? died (killed, or out of memory)"),
@@ -252,13 +254,11 @@ FAILURES = [
             node=NODE,
             error="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity",
         ),
-        "worker 0 on node bbbbbbbb: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. "
-        "Lower batch.max_micro, or set train.activation_checkpointing",
+        f"worker 0 on node bbbbbbbb: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. {LOWER}",
     ),
     (
         failures.WorkerFailed(rank=0, node=NODE, error="torch.AcceleratorError: CUDA error: out of memory"),
-        "worker 0 on node bbbbbbbb: torch.AcceleratorError: CUDA error: out of memory. "
-        "Lower batch.max_micro, or set train.activation_checkpointing",
+        f"worker 0 on node bbbbbbbb: torch.AcceleratorError: CUDA error: out of memory. {LOWER}",
     ),
     (
         failures.UserCodeRaised(**CODE, message="x", place="loop.py:7, in train"),
