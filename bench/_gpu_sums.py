@@ -108,7 +108,7 @@ def _late(on_one_worker: Any) -> Any:
     """The same on a stream that is busy first."""
 
     def late(module_sum: Any, reduce_output: Tensor) -> None:
-        torch.cuda._sleep(LATE_CYCLES)
+        torch.cuda._sleep(LATE_CYCLES)  # noqa: SLF001  torch's tests use it, and nothing public does the same
         on_one_worker(module_sum, reduce_output)
 
     return late

@@ -37,8 +37,8 @@ def _computed(model: nn.Module, inputs: Tensor, labels: Tensor, documents: Tenso
     device, flat = next(model.parameters()).device, labels.flatten()
     places = (flat != NO_LOSS).nonzero()[:, 0]  # on the CPU, so that no GPU is waited for
     targets = Targets(
-        places=_moved(places, device),
-        tokens=_moved(flat[places], device),
+        places=moved(places, device),
+        tokens=moved(flat[places], device),
         is_summed=is_summed,
     )
     apart = None if documents is None else documents.to(device, non_blocking=True)
@@ -46,7 +46,7 @@ def _computed(model: nn.Module, inputs: Tensor, labels: Tensor, documents: Tenso
     return found
 
 
-def _moved(tensor: Tensor, device: torch.device) -> Tensor:
+def moved(tensor: Tensor, device: torch.device) -> Tensor:
     """A new tensor of the CPU, on a device. Python does not wait for the device."""
     # From memory that is not page-locked, CUDA copies only when it has done all before: the round before this one.
     return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)

@@ -31,7 +31,7 @@ from planner.job import Job
 from planner.store.storage import Storage
 from planner.train import control
 from planner.train.control import Tally
-from planner.train.log_probs import log_probs, no_training
+from planner.train.log_probs import log_probs, moved, no_training
 from planner.train.sample_batches import Sequences, pair_batch
 from planner.train.world import World
 
@@ -62,7 +62,7 @@ class CachedReference:
         """`(2m,)` float32: log-probabilities of the chosen completions, then of the rejected ones."""
         # A ghost's sequences have no row, and their weight is zero.
         found = self._table[list(rows)].T.reshape(-1) if rows else torch.zeros(len(sequences.lengths))
-        return found.to(next(policy.parameters()).device)
+        return moved(found, next(policy.parameters()).device)
 
 
 @dataclass(frozen=True, kw_only=True)
