@@ -71,6 +71,8 @@ class LocalWorkers:
                 if len(answers) < world_size:
                     self.close()
         if error is not None:
+            if _keeps_waiting(self._backend):
+                self.close()
             raise error
         return [answers[rank] for rank in range(world_size)]
 
@@ -146,13 +148,14 @@ def _call(
     """The function's result, or the error that it raised, in a new process group."""
     import torch.distributed as dist
 
+    has_failed = True
     store = dist.FileStore(file, world_size)  # type: ignore[attr-defined]  # torch exports it without `__all__`
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=120))
     # Until all are connected, nobody may leave: a worker that is still connecting would die of it.
     store.set(f"connected/{rank}", "")
     store.wait([f"connected/{each}" for each in range(world_size)])
     try:
-        return function(rank, *arguments)
+        found = function(rank, *arguments)
     except PlannerError as error:
         return error
     except UserCodeFailed as failed:
@@ -161,5 +164,17 @@ def _call(
         return told
     except Exception:  # noqa: BLE001  # the caller gets the traceback
         return TrainingFailed(f"worker {rank}:\n{traceback.format_exc()}")
+    else:
+        has_failed = False
+        return found
     finally:
-        dist.destroy_process_group()
+        if not (has_failed and _keeps_waiting(backend)):  # then the caller kills this process
+            dist.destroy_process_group()
+
+
+def _keeps_waiting(backend: str) -> bool:
+    """Whether the end of a group waits for collectives that other workers may never join.
+
+    NCCL's does (`ProcessGroupNCCL::shutdown`, torch 2.11 and 2.13), so a failed worker could not tell its error.
+    """
+    return "nccl" in backend

@@ -141,3 +141,58 @@ def test_kept_workers_start_anew_after_a_test_ran_out_of_time(kept, monkeypatch)
 
 def _out_of_time(*_):
     raise KeyboardInterrupt
+
+
+class Group:
+    """A double of torch.distributed for one worker, which notes whether its group was ended."""
+
+    def __init__(self, patch):
+        self.is_ended = False
+        patch.setattr(dist, "FileStore", lambda *_: self)
+        patch.setattr(dist, "init_process_group", lambda *_, **__: None)
+        patch.setattr(dist, "destroy_process_group", self.end)
+
+    def set(self, *_):
+        """Others look it up."""
+
+    def wait(self, *_):
+        """All are connected."""
+
+    def end(self):
+        self.is_ended = True
+
+
+@pytest.mark.parametrize(
+    ("backend", "error", "is_ended"),
+    [
+        ("gloo", None, True),
+        ("gloo", StoreError("alone"), True),
+        ("cpu:gloo,cuda:nccl", None, True),
+        ("cpu:gloo,cuda:nccl", StoreError("alone"), False),
+        ("cpu:gloo,cuda:nccl", MemoryError("no room"), False),
+    ],
+)
+def test_a_failed_worker_tells_its_error_before_nccl_waits_for_the_others(monkeypatch, backend, error, is_ended):
+    """NCCL's group ends when its collectives are done. The others may never join them."""
+
+    def work(_rank):
+        if error is not None:
+            raise error
+        return "done"
+
+    group = Group(monkeypatch)
+    found = local_workers._call(work, (), 0, 1, backend, "file")
+    assert found == "done" if error is None else isinstance(found, (StoreError, TrainingFailed))
+    assert group.is_ended == is_ended
+
+
+@pytest.mark.parametrize(("backend", "are_ended"), [("gloo", False), ("cpu:gloo,cuda:nccl", True)])
+def test_workers_whose_group_did_not_end_are_not_used_again(monkeypatch, backend, are_ended):
+    """They could not join another group."""
+    monkeypatch.setattr(local_workers, "_answers", lambda _pipes: ({}, StoreError("alone")))
+    workers = LocalWorkers(0, backend)
+    monkeypatch.setattr(workers, "close", lambda: ended.append(backend))
+    ended = []
+    with pytest.raises(StoreError):
+        workers.run(_rank_of, 0)
+    assert ended == [backend] * are_ended
