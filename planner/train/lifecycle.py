@@ -281,13 +281,16 @@ def make_sums(generation: Generation, model: nn.Module) -> GradientSums:
 
 def _free_bytes(world: World) -> int:
     """The least memory that any worker's device has free now, for one of the workers that share it. Collective."""
-    on_gpu = world.device.type == "cuda"
-    free = int(torch.cuda.mem_get_info(world.device)[0]) if on_gpu else available_bytes()
-    # By its UUID: where CUDA_VISIBLE_DEVICES differs, each worker's own device is number 0.
-    device = str(torch.cuda.get_device_properties(world.device).uuid) if on_gpu else ""
-    found = world.gather((socket.gethostname(), device, free))
-    devices = [(host, device) for host, device, _ in found]
-    return min(free // devices.count((host, device)) for host, device, free in found)
+    own, free, device = 0, available_bytes(), ""
+    if world.device.type == "cuda":
+        free = int(torch.cuda.mem_get_info(world.device)[0])
+        # What torch has kept of freed tensors, such as a whole model before it was sharded. Only this worker uses it.
+        own = torch.cuda.memory_reserved(world.device) - torch.cuda.memory_allocated(world.device)
+        # By its UUID: where CUDA_VISIBLE_DEVICES differs, each worker's own device is number 0.
+        device = str(torch.cuda.get_device_properties(world.device).uuid)
+    found = world.gather((socket.gethostname(), device, free, own))
+    devices = [(host, device) for host, device, *_ in found]
+    return min(free // devices.count((host, device)) + own for host, device, free, own in found)
 
 
 def _make_pace(lengths: StepSchedule, world: World, run: RunFolder, start: ResumePoint) -> Pace:
