@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from planner.train.models.four_bit import BLOCK, LEVELS, FourBitLinear, pack, quantizable, quantize, row_bytes, unpack
+from planner.train.models.four_bit import (
+    BLOCK,
+    LEVELS,
+    FourBitLinear,
+    pack,
+    quantizable,
+    quantize,
+    row_bytes,
+    stored,
+    unpack,
+)
 
 WIDEST_GAP = max(high - low for low, high in pairwise(LEVELS))
 
@@ -68,10 +78,10 @@ def test_a_layer_computes_with_what_is_packed(dtype, rounding):
     """Also its input's gradient. The frozen weight gets none."""
     linear = nn.Linear(100, 7, bias=True).requires_grad_(requires_grad=False)
     layer = FourBitLinear(linear)
-    layer.weight.copy_(pack(linear.weight))
+    layer.weight.copy_(stored(linear.weight))
     layer.bias = nn.Parameter(linear.bias.to(dtype), requires_grad=False)
     plain = nn.Linear(100, 7, dtype=dtype).requires_grad_(requires_grad=False)
-    plain.weight.copy_(unpack(layer.weight, 100, dtype))
+    plain.weight.copy_(unpack(layer.weight.view(torch.uint8), 100, dtype))
     plain.bias.copy_(linear.bias)
     results = []
     for each in (layer, plain):
@@ -82,6 +92,15 @@ def test_a_layer_computes_with_what_is_packed(dtype, rounding):
     for found, expected in zip(*results, strict=True):
         assert float((found - expected).abs().max()) <= rounding * float(expected.abs().max())
     assert layer.weight.grad is None
+
+
+@given(length=st.integers(1, 200))
+def test_fsdp_of_any_torch_can_hold_the_bytes(length):
+    """Before 2.13 it shards and keeps floating-point types alone. Bits stay, also those that are NaN as bfloat16."""
+    layer, rows = FourBitLinear(nn.Linear(length, 5)), rows_of(5, length, scale=1e30)
+    layer.weight.copy_(stored(rows))
+    assert layer.weight.dtype == torch.bfloat16
+    assert torch.equal(layer.weight.view(torch.uint8), pack(rows))
 
 
 def test_all_linear_layers_but_the_head_are_packed(tiny_model):

@@ -20,7 +20,8 @@ from planner.data.model_files import StoredTensor, stored_tensors
 from planner.errors import UserError
 from planner.train.collectives import shard_of
 from planner.train.models import private
-from planner.train.models.four_bit import pack, row_lengths
+from planner.train.models.four_bit import row_lengths
+from planner.train.models.four_bit import stored as stored_in_four_bits
 from planner.train.models.hf import ADAPTER, HfCausal, transformers_name
 
 # Most tensor names in an error.
@@ -46,7 +47,7 @@ def read(model: HfCausal, folder: Path, *, buffers_only: bool = False) -> None:
         if own_name in lengths:
             rows = torch.empty(len(shard_of(target)), lengths[own_name])
             read_rows(stored[name], rows_of(target), rows)
-            shard_of(target).copy_(pack(rows.to(target.device)))
+            shard_of(target).copy_(stored_in_four_bits(rows.to(target.device)))
         else:
             read_rows(stored[name], rows_of(target), shard_of(target))
 
@@ -236,7 +237,7 @@ def _whole_shape(tensor: Tensor, length: int | None) -> tuple[int, ...]:
 
 def _copy_into(target: Tensor, whole: Tensor, *, is_packed: bool = False) -> None:
     rows = whole[rows_of(target)] if whole.ndim else whole
-    shard_of(target).copy_(pack(rows) if is_packed else rows)
+    shard_of(target).copy_(stored_in_four_bits(rows) if is_packed else rows)
 
 
 def _units(bare: HfCausal, blocks: frozenset[str]) -> Iterator[str]:

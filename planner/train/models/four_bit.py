@@ -22,6 +22,10 @@ from planner.errors import UserError
 BLOCK = 64
 """weights with one scale"""
 _SCALE_BYTES = 4
+# What FSDP takes the bytes of a row for. Before torch 2.13 it cannot shard integers. It casts a parameter to the type in
+# which the job computes, and that is bfloat16 or the parameter's own, so it copies these bit by bit. A row has an even
+# number of bytes. Nothing else may cast the layer.
+_STORED = torch.bfloat16
 # bitsandbytes' table, float32. Codes are places in it.
 LEVELS = (
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
@@ -37,14 +41,17 @@ class FourBitLinear(nn.Module):
         """Take the sizes of a layer, and its bias. The weight is not filled."""
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        shape, device = (linear.out_features, row_bytes(linear.in_features)), linear.weight.device
+        num = row_bytes(linear.in_features) // _STORED.itemsize
         # A parameter, not a buffer: FSDP shards and gathers nothing else.
-        self.weight = nn.Parameter(torch.empty(shape, dtype=torch.uint8, device=device), requires_grad=False)
+        self.weight = nn.Parameter(
+            torch.empty(linear.out_features, num, dtype=_STORED, device=linear.weight.device), requires_grad=False
+        )
         self.bias = linear.bias
 
     def forward(self, inputs: Tensor) -> Tensor:
         """`(..., in)` -> `(..., out)`."""
-        outputs: Tensor = _Product.apply(inputs, self.weight, self.in_features)  # type: ignore[no-untyped-call]
+        packed = self.weight.view(torch.uint8)
+        outputs: Tensor = _Product.apply(inputs, packed, self.in_features)  # type: ignore[no-untyped-call]
         return outputs if self.bias is None else outputs + self.bias
 
 
@@ -88,6 +95,11 @@ def row_lengths(model: nn.Module) -> dict[str, int]:
 def row_bytes(length: int) -> int:
     """Bytes of a packed row of so many weights."""
     return -(-length // BLOCK) * (BLOCK // 2 + _SCALE_BYTES)
+
+
+def stored(rows: Tensor) -> Tensor:
+    """`(n, in)` of any floating-point type -> rows of `FourBitLinear.weight`, which are those of `pack` as bfloat16."""
+    return pack(rows).view(_STORED)
 
 
 def pack(rows: Tensor) -> Tensor:
