@@ -22,8 +22,8 @@ from planner.errors import UserError
 BLOCK = 64
 """weights with one scale"""
 _SCALE_BYTES = 4
-# What FSDP takes the bytes of a row for. Before torch 2.13 it cannot shard integers. It casts a parameter to the type in
-# which the job computes, and that is bfloat16 or the parameter's own, so it copies these bit by bit. A row has an even
+# What FSDP takes the bytes of a row for. Before torch 2.13 it cannot shard integers. It casts a parameter to the type
+# in which the job computes, which is bfloat16 or the parameter's own, so it copies these bit by bit. A row has an even
 # number of bytes. Nothing else may cast the layer.
 _STORED = torch.bfloat16
 # bitsandbytes' table, float32. Codes are places in it.
