@@ -67,12 +67,15 @@ class Owner:
     def start_failed(self, error):
         pass
 
-    def new_group(self, num_workers):
+    def new_group(self, num_workers, **resources):
         """Ray's controller starts a group."""
         run_config = SimpleNamespace(storage_context=None, worker_runtime_env={})
         run = SimpleNamespace(run_config=run_config, backend_config=None, scaling_config=None)
         context = SimpleNamespace(
-            num_workers=num_workers, resources_per_worker={"CPU": 1}, label_selector=None, train_fn_ref=None
+            num_workers=num_workers,
+            resources_per_worker={"CPU": 1, **resources},
+            label_selector=None,
+            train_fn_ref=None,
         )
         return self.groups.create(train_run_context=run, worker_group_context=context, callbacks=[])
 
@@ -243,3 +246,18 @@ def test_a_shutdown_that_was_not_planned_keeps_nobody(groups):
     group.shutdown()
     assert all(actor.killed for actor in actors)
     assert owner.hand_over == groups.HandOver()
+
+
+@pytest.mark.parametrize(("gpus", "node", "is_kept"), [(1, "node-0", False), (1, "node-9", True), (0, "node-0", True)])
+def test_workers_that_come_to_share_a_node_with_gpus_start_anew(groups, gpus, node, is_kept):
+    """A process that has counted its GPUs does not see another worker's. Without GPUs, nothing is to be seen."""
+    owner = Owner(groups)
+    group = owner.new_group(1, GPU=gpus)
+    (survivor,) = actors_of(group)
+    group.warm(1)
+    (newcomer,) = owner.hand_over.newcomers
+    newcomer.metadata.node_id = node
+    group.plan_change(2, set())
+    group.shutdown()
+    assert survivor.killed == newcomer.actor.killed == (not is_kept)
+    assert [place.actor for place in owner.hand_over.kept] == [survivor] * is_kept

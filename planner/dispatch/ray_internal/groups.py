@@ -415,12 +415,15 @@ class KeepingGroup(NewProcessesGroup):
         _shutdown_sync_actor(actor)
 
     def _may_keep(self) -> bool:
-        """Whether workers may keep their processes: without GPUs, or with one worker per node.
+        """Whether workers may keep their processes: without GPUs, or with one worker per node, newcomers included.
 
-        Ray changes CUDA_VISIBLE_DEVICES when a node's workers change, but a running CUDA process ignores that.
+        Ray changes CUDA_VISIBLE_DEVICES when a node's workers change, but a running CUDA process ignores that. NCCL may
+        not reach a GPU of the same node directly that its process does not see (NVIDIA/nccl#129).
         """
-        nodes = [worker.metadata.node_id for worker in self.get_workers()]
-        return not self._worker_group_context.resources_per_worker.get("GPU") or len(set(nodes)) == len(nodes)
+        if not self._worker_group_context.resources_per_worker.get("GPU"):
+            return True
+        nodes = [*(worker.metadata.node_id for worker in self.get_workers()), *self.newcomer_nodes()]
+        return len(set(nodes)) == len(nodes)
 
 
 def _all_done(pending: list[ObjectRef], timeout_s: float) -> bool:
