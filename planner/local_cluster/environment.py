@@ -59,5 +59,6 @@ def supervisor_environment(home: Path, health_checks: Mapping[str, str]) -> dict
         **health_checks,
         "RAY_TMPDIR": str(home),
         "GLOO_SOCKET_IFNAME": "lo",  # otherwise gloo binds the address that the host name resolves to
+        "NCCL_SOCKET_IFNAME": "lo",  # otherwise NCCL listens on another interface, and asks nobody for a password
         "PYTHONPATH": os.pathsep.join(search_path),
     }
