@@ -34,6 +34,7 @@ _RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "usual": ({}, {}),
     "sdpa": ({"attention": "sdpa"}, {}),
     "flash": ({"attention": "flash_attention_2"}, {}),
+    "varlen": ({"attention": "varlen"}, {}),
     "compiled": ({}, {"compile": "blocks"}),
     "liger": ({}, {"kernels": "liger"}),
     "selective": ({}, {"activation_checkpointing": "selective"}),

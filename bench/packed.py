@@ -59,7 +59,7 @@ def by_varlen(ends: list[int], device: torch.device) -> Way:
 
     def way(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         flat = (each[0].transpose(0, 1) for each in (query, key, value))
-        found = varlen_attn(*flat, places, places, longest, longest, is_causal=True)
+        found = varlen_attn(*flat, places, places, longest, longest, window_size=(-1, 0))
         return found.transpose(0, 1)[None]
 
     return way

@@ -113,6 +113,22 @@ class Job(Section):
         return self
 
     @model_validator(mode="after")
+    def _attention_suits_the_job(self) -> Self:
+        if self.model.kind != "hf" or self.model.attention != "varlen":
+            return self
+        reasons = {
+            "computes in bf16, and train.precision is fp32": self.train.precision != "bf16",
+            "needs GPUs, and workers.gpus is 0": not self.workers.gpus,
+            "may change bits from one world size to another, and batch.equality is bitwise": (
+                self.batch.equality == "bitwise"
+            ),
+            "was not tried in compiled blocks, and train.compile is blocks": bool(self.train.compile),
+        }
+        if found := [reason for reason, is_so in reasons.items() if is_so]:
+            raise ValueError(f"model.attention varlen {found[0]}. Write model.attention: auto")
+        return self
+
+    @model_validator(mode="after")
     def _examples_are_whole_steps(self) -> Self:
         every = self.checkpoint.every
         written = {

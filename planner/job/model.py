@@ -62,10 +62,11 @@ class HfModel(Section):
         default="pretrained",
         description="first weights: those of the folder, or random ones drawn from train.seed for its configuration",
     )
-    attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = Field(
+    attention: Literal["auto", "sdpa", "eager", "flash_attention_2", "varlen"] = Field(
         default="auto",
-        description="how transformers computes attention. auto: flash attention on GPUs where it is installed and the "
-        "job computes in bf16 (not in bitwise runs), else sdpa",
+        description="how transformers computes attention. flash_attention_2: the package flash-attn. varlen: torch's "
+        "own flash attention (GPUs, bf16, torch 2.11, not in bitwise runs). auto: flash_attention_2 on GPUs where it "
+        "is installed and the job computes in bf16 (not in bitwise runs), else sdpa",
     )
     chat_template: str | None = Field(
         default=None, min_length=1, description="path of a Jinja file. null means the template of the tokenizer"

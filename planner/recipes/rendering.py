@@ -120,8 +120,8 @@ def _shown(value: Any) -> str:
 
 
 def attention_of(model: HfModel) -> str:
-    """What other systems call it. `auto` is what they do unless told."""
-    return "sdpa" if model.attention == "auto" else model.attention
+    """What other systems call it. `auto` is what they do unless told, and they have no `varlen`."""
+    return "sdpa" if model.attention in {"auto", "varlen"} else model.attention
 
 
 def leave_model(rendering: Rendering) -> None:

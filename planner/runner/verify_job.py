@@ -57,8 +57,12 @@ def rehearsal_of(job: Job, steps: int, *, on_gpus: bool = False) -> Job:
     """
     job = absolute(job, "")
     kernels = job.train.kernels if on_gpus else "own"
+    model = job.model
+    if model.kind == "hf" and model.attention in {"flash_attention_2", "varlen"} and not on_gpus:
+        model = model.model_copy(update={"attention": "auto"})
     return job.model_copy(
         update={
+            "model": model,
             "train": job.train.model_copy(
                 update={"steps": steps, "epochs": None, "examples": None, "kernels": kernels}
             ),

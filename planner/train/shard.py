@@ -11,6 +11,7 @@ from planner.errors import TrainingFailed
 from planner.job import GptModel, HfModel, Model, Train
 from planner.plan.commit_size import ModelShapes
 from planner.train.collectives import let_fsdp_sum_gradients, use_own_collectives
+from planner.train.models import varlen_attention
 from planner.train.models.blocks import compile_block
 from planner.train.models.first_weights import compute_buffers, draw, draw_adapters, read, stored_buffers
 from planner.train.models.four_bit import quantize
@@ -48,6 +49,8 @@ def build_model(config: Model, train: Train) -> nn.Module:
 
 def _make_hf(config: HfModel, train: Train, world: World, *, first_weights: bool) -> nn.Module:
     """Build on the meta device, shard, then fill. A worker holds its shard and at most one more tensor or block."""
+    if config.attention == varlen_attention.NAME:
+        world.agree(lambda: varlen_attention.require(world.device))
     model, folder = world.agree(
         lambda: build_on_meta(
             config,

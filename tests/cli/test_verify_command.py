@@ -10,7 +10,7 @@ import pytest
 from planner.cli.counts import parse_history
 from planner.cli.verify_command import verdict
 from planner.errors import UserError
-from planner.job import Job
+from planner.job import HfModel, Job
 from planner.provenance.compare import Check
 from planner.runner.verify_job import through_processes
 
@@ -94,6 +94,11 @@ def test_a_rehearsal_on_the_cpu_has_no_kernels_of_gpus(job):
     asks = job.model_copy(update={"train": job.train.model_copy(update={"kernels": "liger"})})
     assert rehearsal_of(asks, 3).train.kernels == "own"
     assert rehearsal_of(asks, 3, on_gpus=True).train.kernels == "liger"
+    for attention in ("varlen", "flash_attention_2"):
+        model = HfModel.model_validate({"kind": "hf", "path": "m", "context": 64, "attention": attention})
+        asks = job.model_copy(update={"model": model})
+        assert rehearsal_of(asks, 3).model.attention == "auto"
+        assert rehearsal_of(asks, 3, on_gpus=True).model.attention == attention
 
 
 def check(what, passed=True):

@@ -49,6 +49,27 @@ def test_contradictory_settings_are_refused(train, sections, says):
     assert says in str(caught.value).replace("\n", ".").replace("train.compile.", "train.compile ")
 
 
+VARLEN = {"model": {"attention": "varlen"}}
+
+
+def test_varlen_is_for_jobs_in_bf16_on_gpus():
+    assert job_with({"precision": "bf16"}, **VARLEN).model.attention == "varlen"
+
+
+@pytest.mark.parametrize(
+    ("train", "sections", "says"),
+    [
+        ({}, {}, "computes in bf16, and train.precision is fp32"),
+        ({"precision": "bf16"}, {"workers": {"gpus": 0}}, "needs GPUs, and workers.gpus is 0"),
+        ({"precision": "bf16"}, {"batch": {"equality": "bitwise"}}, "may change bits from one world size to another"),
+        ({"precision": "bf16", "compile": "blocks"}, {}, "was not tried in compiled blocks"),
+    ],
+)
+def test_varlen_is_refused_in_other_jobs(train, sections, says):
+    with pytest.raises(ValidationError, match=rf"model\.attention varlen {says}.*Write model\.attention: auto"):
+        job_with(train, **VARLEN, **sections)
+
+
 def test_a_worker_without_liger_says_what_to_install(tiny_model):
     """Before any weight is read."""
     from planner.errors import UserError

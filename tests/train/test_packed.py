@@ -177,6 +177,29 @@ def test_a_piece_of_a_row_is_what_no_other_token_attends_to(lengths, kind):
     assert len(pieces) >= len(lengths)
 
 
+def test_the_mask_of_a_long_row_is_read_in_parts(monkeypatch):
+    """No copy of it in larger numbers, and the same pieces."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    made = []
+
+    class Noted(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            del types
+            found = func(*args, **(kwargs or {}))
+            if isinstance(found, torch.Tensor):
+                made.append(found.numel() * found.element_size())
+            return found
+
+    documents = torch.arange(64)[None] // 24
+    expected = pieces_of(mask_of(documents))
+    mask = mask_of(documents)
+    monkeypatch.setattr(document_attention, "_PART", 5 * 64)
+    with Noted():
+        assert pieces_of(mask) == expected
+    assert max(made) <= mask.numel()
+
+
 def test_documents_are_computed_one_by_one():
     """Without a mask where nothing is hidden but the future, with its part of the mask otherwise. Once without one."""
     calls = []

@@ -21,6 +21,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 Piece = tuple[slice, bool]
 """a piece of a row, and whether each of its tokens attends to all of the piece up to itself"""
 
+_PART = 2**22
+"""elements of a mask that are read at once"""
+
 # All layers of a forward pass have the same mask, or one of two.
 _PIECES: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
 
@@ -28,17 +31,17 @@ _PIECES: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
 def positions_in(documents: Tensor) -> Tensor:
     """Document numbers `(m, T)` -> each token's position in its document, `(m, T)` int64, from 0."""
     places = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
-    return places - torch.where(_begins(documents), places, 0).cummax(dim=1).values
+    return places - torch.where(begins_in(documents), places, 0).cummax(dim=1).values
 
 
 def mask_of(documents: Tensor) -> Tensor:
     """Document numbers `(m, T)` -> causal mask within documents, `(m, 1, T, T)` bool, true where a token may attend."""
-    pieces = _begins(documents).cumsum(dim=1)
+    pieces = begins_in(documents).cumsum(dim=1)
     same = pieces[:, :, None] == pieces[:, None, :]
     return same.tril()[:, None]
 
 
-def _begins(documents: Tensor) -> Tensor:
+def begins_in(documents: Tensor) -> Tensor:
     """Whether a document begins at a token, `(m, T)`. A number that comes again later is a new document."""
     begins = torch.ones_like(documents, dtype=torch.bool)
     begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
@@ -90,20 +93,30 @@ def _pieces(mask: Tensor) -> list[Piece]:
     """Those of `(T, T)`."""
     length = len(mask)
     places = torch.arange(length)
+    # The mask of a long row has gigabytes, so it is read in parts.
+    first, last = map(torch.cat, zip(*map(_seen, torch.split(mask, max(1, _PART // length))), strict=True))
+    # A token that sees nothing is taken to see itself.
+    sees = mask[places, first]
+    first, last = torch.where(sees, first, places), torch.where(sees, last, places)
     # The first place that each token sees, or that a later one sees: a piece begins where nothing reaches back.
-    first = torch.where(mask.any(dim=1), mask.int().argmax(dim=1), places)
     reach = first.flip(0).cummin(dim=0).values.flip(0)
     # A token may see later ones, too. Then the next piece begins behind them.
-    last = torch.where(mask.any(dim=1), length - 1 - mask.flip(1).int().argmax(dim=1), places).cummax(dim=0).values
+    last = last.cummax(dim=0).values
     begins = (reach >= places) & torch.cat([torch.ones(1, dtype=torch.bool), last[:-1] < places[1:]])
     starts = [*begins.nonzero().flatten().tolist(), length]
     found = []
     for start, stop in itertools.pairwise(starts):
         part, num_tokens = mask[start:stop, start:stop], stop - start
         sees_no_later = bool((last[start:stop] <= places[start:stop]).all())
-        is_causal = sees_no_later and int(part.sum()) == num_tokens * (num_tokens + 1) // 2
+        is_causal = sees_no_later and int(part.count_nonzero()) == num_tokens * (num_tokens + 1) // 2
         found.append((slice(start, stop), is_causal))
     return found
+
+
+def _seen(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of a mask `(t, T)` -> the first and the last place that each token sees, `(t,)` each."""
+    numbers = mask.view(torch.uint8)
+    return numbers.argmax(dim=1), mask.shape[1] - 1 - numbers.flip(1).argmax(dim=1)
 
 
 @cache

@@ -17,7 +17,7 @@ from planner.data.model_files import CONFIG, check
 from planner.errors import UserError
 from planner.events.training import AdaptersPlaced
 from planner.job import HfModel, Lora
-from planner.train.models import document_attention, private
+from planner.train.models import document_attention, private, varlen_attention
 from planner.train.models.blocks import Checkpointing, checkpoint_settings
 from planner.train.models.document_attention import positions_in
 from planner.train.models.four_bit import FourBitLinear
@@ -36,6 +36,7 @@ class HfCausal(nn.Module):
         self.hf = hf
         self.has_adapters = has_adapters
         self._flattens = private.is_flash_attention(hf)
+        self._takes_boundaries = private.has_attention(hf, varlen_attention.NAME)
         self.has_plain_head = private.has_plain_head(hf)
         """whether logits are `head(last hidden state)`, so that they can be computed in chunks"""
 
@@ -55,9 +56,12 @@ class HfCausal(nn.Module):
         return log_probs_of(self._run(self.hf.base_model, inputs, documents)[0], head.weight, head.bias, targets)
 
     def _run(self, module: nn.Module, inputs: Tensor, documents: Tensor | None) -> Any:
-        if documents is None:
+        positions = None if documents is None else positions_in(documents)
+        if self._takes_boundaries:
+            given = varlen_attention.arguments_for(inputs, positions, documents)
+            return module(input_ids=inputs, use_cache=False, **given)
+        if positions is None:
             return module(input_ids=inputs, use_cache=False)
-        positions = positions_in(documents)
         if self._flattens:
             # For flash attention, transformers splits sequences by positions only if there is one row (5.23,
             # `_is_packed_sequence`). A row's positions begin with 0, so rows are kept apart like documents.
@@ -141,6 +145,7 @@ def build_on_meta(
 
     escape_logs()
     document_attention.use_in_transformers()
+    varlen_attention.use_in_transformers()
     from_config: Any = transformers.AutoModelForCausalLM.from_config
 
     def built(attention: str) -> Any:
@@ -163,6 +168,8 @@ def build_on_meta(
         # can raise anything.
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(f"{folder / CONFIG}: transformers cannot make a model from it: {reason}") from error
+    if config.attention == varlen_attention.NAME:
+        varlen_attention.check(hf)
     if use_liger:
         private.use_liger(hf)
     if activation_checkpointing:

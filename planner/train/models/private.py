@@ -24,6 +24,16 @@ def is_flash_attention(hf: Any) -> bool:
     return "flash" in str(hf.config._attn_implementation)
 
 
+def takes_attention(hf: Any) -> bool:
+    """Whether a model's layers call the attention function that is registered under the name in its configuration."""
+    return bool(hf._supports_attention_backend)
+
+
+def has_attention(hf: Any, name: str) -> bool:
+    """Whether that name is the one in a model's configuration."""
+    return bool(hf.config._attn_implementation == name)
+
+
 def use_liger(hf: Any) -> None:
     """Replace a model's norms, rotary positions and feed-forward layers by Liger's kernels, in place.
 

@@ -1,0 +1,231 @@
+"""`model.attention: varlen`: attention within documents on GPUs, by torch's own flash attention and without a mask.
+
+The kernel takes the places where documents begin in all rows laid behind each other. They are computed once per forward
+pass, go to the model in the mask's place, and reach each layer as its mask would.
+
+The numbers beside the places would cost a wait for the GPU in each layer. So they are sizes of the tensor, which is
+expanded, without memory for them:
+
+    boundaries  `(window, longest, N + 1)` int32. `[0, 0]` has the places: begins of N documents, and the end
+    longest     tokens of the longest document
+    window      tokens that a token attends to, itself included. `longest`: all of its document up to itself
+
+Shapes: m rows, T tokens, H heads, D width of a head, N documents.
+"""
+
+import inspect
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from planner.errors import UserError
+from planner.train.models import private
+from planner.train.models.document_attention import begins_in
+
+NAME = "varlen"
+_OTHER = "Write model.attention: auto"
+# What the kernel can hold (`mha_varlen_fwd` in torch's flash_api.cpp).
+_WIDTH_MULTIPLE, _MOST_WIDTH = 8, 256
+_LEAST_CAPABILITY = (8, 0)
+# What changes attention and the kernel has no argument for: a cap on scores, a sink, a bias, keys of earlier passes.
+_UNKNOWN = ("softcap", "s_aux", "position_bias", "cache")
+_KNOWN_TENSORS = ("position_ids", "cache_position")
+
+
+def boundaries_of(inputs: Tensor, documents: Tensor | None) -> Tensor:
+    """Inputs `(m, T)` and document numbers `(m, T)` -> boundaries `(longest, longest, N + 1)`.
+
+    Without document numbers each row is a document. Padding at a row's end then belongs to it, behind all other tokens.
+    """
+    rows, tokens = inputs.shape
+    if documents is None:
+        places = torch.arange(0, rows * tokens + 1, tokens, dtype=torch.int32, device=inputs.device)
+        return places.expand(tokens, tokens, -1)
+    # This copy is the forward pass's only wait for the GPU.
+    found = begins_in(documents).flatten().cpu().nonzero().flatten()
+    on_host = torch.cat([found, torch.tensor([rows * tokens])]).to(torch.int32)
+    longest = int(on_host.diff().max())
+    return on_host.to(inputs.device).expand(longest, longest, -1)
+
+
+@cache
+def kernel() -> Callable[..., Tensor]:
+    """Return torch's `varlen_attn`.
+
+    Raises:
+        UserError: this torch has none that takes a window.
+    """
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        found: Any = None
+    else:
+        found = varlen_attn
+    # Versions of torch differ in its arguments, so they decide and not the version.
+    if found is None or "window_size" not in inspect.signature(found).parameters:
+        raise UserError(f"model.attention varlen needs torch 2.11, and this worker has {torch.__version__}. {_OTHER}")
+    return found  # type: ignore[no-any-return]
+
+
+def require(device: torch.device) -> None:
+    """Check that the kernel runs on a worker's device.
+
+    Raises:
+        UserError: it does not.
+    """
+    if device.type != "cuda":
+        raise UserError(f"model.attention varlen needs a GPU, and this worker trains on its CPU. {_OTHER}")
+    found = torch.cuda.get_device_capability(device)
+    if found < _LEAST_CAPABILITY:
+        raise UserError(
+            f"model.attention varlen needs a GPU of compute capability 8.0, and this one has {found[0]}.{found[1]}. "
+            f"{_OTHER}"
+        )
+    kernel()
+
+
+def attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor,
+    *,
+    scaling: float | None = None,
+    **settings: Any,
+) -> tuple[Tensor, None]:
+    """An attention function of transformers: `(m, H, T, D)` -> `(m, T, H, D)`. `attention_mask` are boundaries.
+
+    Raises:
+        UserError: the model's attention is more than the kernel computes.
+    """
+    if reason := _obstacle(module, query, key, value, settings):
+        raise UserError(f"model.attention varlen: {reason}. {_OTHER}")
+    (rows, heads, tokens, width), (window, longest, _) = query.shape, attention_mask.shape
+    if query.device.type == "meta":
+        return query.transpose(1, 2), None
+    places = attention_mask[0, 0]
+    laid = [each.transpose(1, 2).reshape(rows * tokens, each.shape[1], width) for each in (query, key, value)]
+    # -1: no limit. The window counts the token itself, and the kernel does not.
+    window_size = (window - 1 if window < longest else -1, 0)
+    found = kernel()(
+        *laid, places, places, longest, longest, scale=scaling, window_size=window_size, **_grouping(heads, key)
+    )
+    return found.view(rows, tokens, heads, width), None
+
+
+def _grouping(heads: int, key: Tensor) -> dict[str, bool]:
+    # torch 2.11 takes fewer heads in keys and values without being told, and torch 2.13 does not.
+    is_told = "enable_gqa" in inspect.signature(kernel()).parameters
+    return {"enable_gqa": True} if is_told and key.shape[1] != heads else {}
+
+
+def _obstacle(module: Any, query: Tensor, key: Tensor, value: Tensor, settings: dict[str, Any]) -> str:
+    """Why the kernel cannot compute this attention. Empty if it can."""
+    width = query.shape[-1]
+    if key.shape[-1] != width or value.shape[-1] != width:
+        return f"heads have {width} features in queries and {value.shape[-1]} in values, and the kernel takes one width"
+    if width % _WIDTH_MULTIPLE or width > _MOST_WIDTH:
+        return f"heads have {width} features, and the kernel takes multiples of {_WIDTH_MULTIPLE} up to {_MOST_WIDTH}"
+    if settings.get("dropout"):
+        return f"the model drops {settings['dropout']:g} of its attention, and the kernel cannot"
+    is_causal = settings.get("is_causal")
+    if not (getattr(module, "is_causal", True) if is_causal is None else is_causal):
+        return "the model's attention is not causal"
+    found = [name for name in _UNKNOWN if settings.get(name) is not None]
+    found += [
+        name
+        for name, value in settings.items()
+        if isinstance(value, Tensor) and value.ndim and name not in (*_KNOWN_TENSORS, *found)
+    ]
+    return f"the kernel has no {', '.join(found)}, which this model's attention takes" if found else ""
+
+
+def boundaries_of_layer(
+    *,
+    mask_function: Callable[..., Tensor],
+    attention_mask: Tensor | None = None,
+    local_size: int | None = None,
+    use_vmap: bool = False,
+    **_settings: Any,
+) -> Tensor:
+    """A mask function of transformers: a pass's boundaries -> those of a kind of layer, with its window.
+
+    Args:
+        mask_function: whether a query may attend to a key: `(row, head, query, key)`.
+        attention_mask: what the model was given as its mask.
+        local_size: the window of the layers.
+        use_vmap: whether the model combines its masks with others.
+
+    Raises:
+        UserError: a token may attend to other tokens than the last `local_size` ones.
+    """
+    assert attention_mask is not None, "only HfCausal calls a model with this attention"
+    if use_vmap or not _is_a_window(mask_function, local_size):
+        raise UserError(f"model.attention varlen: layers of this model have more than a causal window. {_OTHER}")
+    longest = attention_mask.shape[1]
+    window = longest if local_size is None else min(local_size, longest)
+    return attention_mask[0].expand(window, -1, -1)
+
+
+def _is_a_window(may_attend: Callable[..., Tensor], size: int | None) -> bool:
+    """Whether a token may attend to itself and the `size - 1` ones before it (to all of them, without a size)."""
+    # Behind the first window. There, attention in blocks differs from one that slides.
+    query = 2**20 if size is None else size + 1
+    first = 0 if size is None else query - size + 1
+    expected = {first: True, query: True, query + 1: False}
+    if size is not None:
+        expected[first - 1] = False
+    on_host = partial(torch.tensor, device="cpu")
+    try:
+        return all(
+            bool(may_attend(on_host(0), on_host(0), on_host(query), on_host(key))) == may
+            for key, may in expected.items()
+        )
+    except (RuntimeError, IndexError):  # a function of the tokens of a batch
+        return False
+
+
+@cache
+def use_in_transformers() -> None:
+    """Make `varlen` a name that transformers knows, in this process."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(NAME, attend)
+    AttentionMaskInterface.register(NAME, boundaries_of_layer)
+
+
+@torch.no_grad()
+def check(hf: Any) -> None:
+    """Check on the meta device that a model's attention is what the kernel computes.
+
+    Raises:
+        UserError: it is not.
+    """
+    kind = hf.config.model_type
+    if not private.takes_attention(hf):
+        raise UserError(f"model.attention varlen: transformers cannot exchange the attention of {kind}. {_OTHER}")
+    inputs = torch.zeros(1, 2, dtype=torch.int64, device="meta")
+    try:
+        hf.base_model(input_ids=inputs, use_cache=False, **arguments_for(inputs, None))
+    except UserError:
+        raise
+    except Exception as error:
+        # Some models look at values, such as the longest position. Then the first pass of training checks them.
+        if "meta" in str(error).lower():
+            return
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UserError(f"model.attention varlen: {kind} cannot compute with it: {reason}. {_OTHER}") from error
+
+
+def arguments_for(inputs: Tensor, positions: Tensor | None, documents: Tensor | None = None) -> dict[str, Tensor]:
+    """What a model with this attention is called with beside its inputs `(m, T)`.
+
+    Positions are always given: some models would count them by a mask.
+    """
+    if positions is None:
+        positions = torch.arange(inputs.shape[1], device=inputs.device).expand_as(inputs)
+    return {"attention_mask": boundaries_of(inputs, documents), "position_ids": positions}
