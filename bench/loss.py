@@ -65,7 +65,7 @@ def loss_of(objective: str, log_probs: LogProbs, hidden: Tensor, weight: Tensor,
     found = log_probs(hidden, weight, tokens, False) / tokens.shape[1]
     if objective == "dpo":
         return -functional.logsigmoid(_BETA * (found[0] - found[1]))
-    return (1 - torch.sigmoid(_BETA * found * torch.tensor([1.0, -1.0]))).mean()
+    return (1 - torch.sigmoid(_BETA * found * torch.tensor([1.0, -1.0], device=found.device))).mean()
 
 
 class Pass:
