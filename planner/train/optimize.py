@@ -67,8 +67,11 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 def clip_gradients(model: nn.Module, norm: float, clip_norm: float | None) -> None:
     """Scale all gradients so that their global norm is at most `clip_norm`. `norm` is their norm now."""
     if clip_norm is not None:
-        total = torch.tensor(norm, dtype=torch.float32)
         parameters = [_with_gradient(p) for p in model.parameters() if p.grad is not None]
+        if not parameters:
+            return
+        # `full` fills on the device. A copy from the CPU, as `torch.tensor` makes one, would wait for the GPU.
+        total = torch.full((), norm, dtype=torch.float32, device=parameters[0].device)
         # Not `clip_grad_norm_`, which would compute the norm again, and with other bits for another split.
         torch.nn.utils.clip_grads_with_norm_(parameters, clip_norm, total, foreach=True)
 
