@@ -3,7 +3,7 @@
     python bench/dpo_beside_trl.py [--python PYTHON]      a tiny Llama in float32 on the CPU
     python bench/dpo_beside_trl.py --device cuda          0.5 B parameters over 32,768 words, 1,024 tokens, in bf16
 
-PYTHON is that of a virtual environment with TRL. Without it, one is made in .venv-trl. Both sides train the same rows
+PYTHON has TRL. Without it, a virtual environment is made in .venv-trl. Both sides train the same rows
 in the same order, with the same reference (the first weights), AdamW, and no activation checkpointing. Each has the
 device for itself, one after the other.
 
@@ -13,6 +13,7 @@ ratio       planner over TRL
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -103,8 +104,10 @@ def theirs(python: str, folder: Path, device: str) -> list[float]:
     }
     (folder / "settings.json").write_text(json.dumps(settings))
     script = str(Path(__file__).parent / "_trl_side.py")
-    command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", script]
-    subprocess.run([*command, str(folder / "settings.json")], check=True)
+    # One process on one GPU, without DistributedDataParallel: what is fastest for TRL.
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": first}
+    subprocess.run([python, script, str(folder / "settings.json")], check=True, env=environment)
     found: list[float] = json.loads((folder / "there.json").read_text())["seconds"]
     return found
 
