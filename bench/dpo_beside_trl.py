@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from _results import write
+from _results import hand_over
 from same_as_trl import environment_with_trl, versions
 
 from planner.job import Job
@@ -154,20 +154,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         num_parameters = make_model(folder / "llama", options.device)
-        there, here = figures(theirs(python, folder, options.device)), figures(ours(folder, options.device))
-    row = {
-        "device": options.device,
-        "beside": versions(python),
-        "parameters": num_parameters,
-        "global_batch": _GLOBAL,
-        "micro_batch": _MICRO,
-        "context": _CONTEXT[options.device],
-        "trl": there,
-        "planner": here,
-        "ratio": round(here["step_s"] / there["step_s"], 3),
-        "steps": _STEPS - _SLOW_STEPS,
-    }
-    write("dpo_beside_trl", [row])
+        row: dict[str, Any] = {
+            "device": options.device,
+            "parameters": num_parameters,
+            "global_batch": _GLOBAL,
+            "micro_batch": _MICRO,
+            "context": _CONTEXT[options.device],
+            "steps": _STEPS - _SLOW_STEPS,
+            "planner": figures(ours(folder, options.device)),
+        }
+        hand_over("dpo_beside_trl", [row])
+        row |= {"beside": versions(python), "trl": figures(theirs(python, folder, options.device))}
+    row["ratio"] = round(row["planner"]["step_s"] / row["trl"]["step_s"], 3)
+    hand_over("dpo_beside_trl", [row])
 
 
 if __name__ == "__main__":
