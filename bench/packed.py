@@ -69,7 +69,6 @@ def by_varlen(ends: list[int], device: torch.device) -> Way:
 
     def way(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         flat = (each[0].transpose(0, 1) for each in (query, key, value))
-        # Causal: no token after itself. torch 2.10 had `is_causal` for it.
         found = varlen_attn(*flat, places, places, longest, longest, window_size=(-1, 0))
         return found.transpose(0, 1)[None]
 
