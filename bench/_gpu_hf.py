@@ -5,6 +5,8 @@ takes longer than a run. A setting that fails on this machine has the error in p
 
 step_s      median over the steps but the first three, and their range
 ratio       over `usual`
+mfu         6 FLOPs per parameter (without the embedding) and token with loss over the GPU's peak. Not for adapters, and
+            null where the peak is not known
 peak_gb     most memory of the GPU that torch's tensors had
 loss        of the last step: the same for all but the 4-bit weights, within rounding
 """
@@ -86,17 +88,38 @@ def start(device: str) -> LocalWorkers:
     return LocalWorkers(1, "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
 
 
-def row_of(workers: LocalWorkers, folder: Path, device: str, name: str) -> dict[str, object]:
+def mfu(job: Job, device: str, num_parameters: int, tokens_per_s: float) -> float | None:
+    """Of steps on one device."""
+    import torch
+
+    from planner.train.device_peaks import peak_flops_per_s
+
+    peak = peak_flops_per_s(torch.device(device), job.train.precision)
+    return round(6 * num_parameters * tokens_per_s / peak, 3) if peak else None
+
+
+def num_multiplied(folder: Path, num_parameters: int) -> int:
+    """The parameters that tokens are multiplied with: all but the embedding."""
+    config = json.loads((folder / "llama" / "config.json").read_text())
+    return num_parameters - int(config["vocab_size"] * config["hidden_size"])
+
+
+def row_of(workers: LocalWorkers, folder: Path, device: str, name: str, num_parameters: int) -> dict[str, object]:
     """Train, and read the ledger."""
     if name in _NEEDS and importlib.util.find_spec(_NEEDS[name]) is None:
         raise ModuleNotFoundError(f"no {_NEEDS[name]} here")
     url = str(folder / "runs" / name)
-    (peak_gb,) = workers.run(peak_of, 1, Launch(job=job_for(folder, device, name), url=url), device)
+    job = job_for(folder, device, name)
+    (peak_gb,) = workers.run(peak_of, 1, Launch(job=job, url=url), device)
     steps = whole_lineage(RunFolder(Storage(url))).steps
     seconds = [step.seconds for step in steps[_SLOW_STEPS:]]
+    step_s = statistics.median(seconds)
+    tokens_per_s = statistics.mean(step.tokens for step in steps[_SLOW_STEPS:]) / step_s
     return {
-        "step_s": round(statistics.median(seconds), 4),
+        "step_s": round(step_s, 4),
         "range_s": [round(bound(seconds), 4) for bound in (min, max)],
+        "tokens_per_s": round(tokens_per_s),
+        **({} if "lora" in _RUNS[name][0] else {"mfu": mfu(job, device, num_parameters, tokens_per_s)}),
         "peak_gb": round(peak_gb, 2),
         "loss": round(steps[-1].loss, 5),
     }
@@ -111,14 +134,14 @@ def main() -> None:
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        make_model(folder / "llama", options.device)
+        num_parameters = num_multiplied(folder, make_model(folder / "llama", options.device))
         chats = [[*row["prompt"], *row["chosen"]] for row in rows_for(options.device)]  # type: ignore[misc]
         (folder / "rows.jsonl").write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in chats * 4))
         workers = start(options.device)
         for run in _RUNS:
             row: dict[str, object] = {"device": options.device, "run": run}
             try:
-                row |= row_of(workers, folder, options.device, run)
+                row |= row_of(workers, folder, options.device, run, num_parameters)
             except Exception as error:  # noqa: BLE001  contract: what fails on this machine is a row
                 row["error"] = " ".join(str(error).split())[-300:]
                 workers.close()  # a failed run may leave memory behind, or a GPU that answers no more
