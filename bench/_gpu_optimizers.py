@@ -42,9 +42,10 @@ def trained(make: Make, shards: list[Tensor], gradients: list[list[Tensor]]) -> 
 
 def differs(make: Make, shape: tuple[int, ...], workers: int, device: str) -> bool:
     """Whether a bit differs between the whole and its shards."""
-    dice = torch.Generator().manual_seed(1)
-    start = torch.randn(shape, generator=dice).to(device)
-    gradients = [(torch.randn(shape, generator=dice) * 10.0 ** (-i)).to(device) for i in range(STEPS)]
+    # The device's own: a CPU would draw for minutes.
+    dice = torch.Generator(device).manual_seed(1)
+    start = torch.randn(shape, generator=dice, device=device)
+    gradients = [torch.randn(shape, generator=dice, device=device) * 10.0 ** (-i) for i in range(STEPS)]
     whole = trained(make, [start], [[gradient] for gradient in gradients])
     cut = trained(make, list(start.chunk(workers)), [list(gradient.chunk(workers)) for gradient in gradients])
     return not torch.equal(whole, cut)

@@ -44,7 +44,7 @@ def job_for(folder: Path, *, equality: str, precision: str, toy: bool) -> Job:
             "data": {"kind": "text", "path": str(text)},
             "batch": {"global": 13, "max_micro": 2, "equality": equality},
             "train": {
-                "steps": 8 if toy else 16,
+                "steps": 8,
                 "optimizer": {"kind": "adamw", "lr": 1e-3},
                 "clip_norm": 1.0,
                 "precision": precision,

@@ -39,7 +39,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from _results import write
+from _results import hand_over, write
 from torch import Tensor
 
 from planner.job import AdamW, GptModel, LmObjective, Train
@@ -398,7 +398,7 @@ def main() -> None:
     if options.toy:
         write("bitwise-toy", _toy_rows())
     elif options.device == "cuda":
-        write("bitwise-cuda", _cuda_rows(options.pairs, options.max_world_size))
+        _measure_on_gpus(options.pairs, options.max_world_size)
     else:
         write("bitwise", _cpu_rows(options.pairs))
 
@@ -437,10 +437,10 @@ def _toy_rows() -> list[dict[str, object]]:
     return [compare(on_cpu, task, "sharded")]
 
 
-def _cuda_rows(num_pairs: int, most: int) -> list[dict[str, object]]:
+def _measure_on_gpus(num_pairs: int, most: int) -> None:
     if not torch.cuda.is_available():
         raise SystemExit("torch sees no GPU here")
-    rows = []
+    rows: list[dict[str, object]] = []
     for world_size in (1, 2, 4, 8):
         if world_size > min(torch.cuda.device_count(), most):
             break
@@ -453,11 +453,13 @@ def _cuda_rows(num_pairs: int, most: int) -> list[dict[str, object]]:
             num_pairs=num_pairs,
         )
         ways = ["sharded", "local"] if world_size > 1 else ["sharded"]
-        rows += [compare(on_gpus, task, way) for way in ways]
+        for way in ways:
+            rows.append(compare(on_gpus, task, way))
+            hand_over("bitwise-cuda", rows)
         rows += each_alone(on_gpus, task, [BALANCED, *ways], repetitions=2)
+        hand_over("bitwise-cuda", rows)
     hashes = {row["hash"] for row in rows if "hash" in row and row["sums"] != BALANCED}
     assert len(hashes) == 1, f"the hash depends on the world size: {hashes}"
-    return rows
 
 
 if __name__ == "__main__":

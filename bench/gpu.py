@@ -1,4 +1,4 @@
-"""All measurements on one GPU, in pieces of at most nine minutes, the most important first.
+"""All measurements on one GPU, in pieces, the most important first.
 
     python bench/gpu.py                  the pieces without a result, on this machine's GPU (without a GPU: toy sizes)
     python bench/gpu.py --list           the pieces, what each needs, and why one is left out here
@@ -7,8 +7,9 @@
     python bench/gpu.py --minutes 9      stop after this time in total. Another call resumes
     python bench/gpu.py --toy            toy sizes on the CPU, over gloo. Writes nothing
 
-Each piece is a process of its own. When it ends its figures are in `bench/results/gpu-<piece>.json` (or `--out`), with
-the GPU, the driver, torch and a digest of the code. A piece with a result of the same code here is skipped.
+Each piece is a process of its own. When it ends its figures are in `bench/results/gpu.json` (or in `--out`), with the
+GPU, the driver, torch and a digest of the code. A piece with a result of the same code here is skipped. A piece is
+ended when it has taken twice as long as `--list` says, and keeps the rows that it has by then.
 This file needs Python alone, its first pieces torch. docs/gpu.md says how to run it on a machine without network.
 """
 
@@ -22,130 +23,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from _gpu_pieces import PIECES, Piece
 from _results import ROWS, document
 
 BENCH = Path(__file__).resolve().parent
 ROOT = BENCH.parent
-LIMIT_S = 540.0
-# With less than this left of `--minutes` no piece is begun.
-_WORTH_BEGINNING_S = 60.0
-_PLANNER = ("torch", "numpy", "pydantic", "fsspec", "yaml")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Piece:
-    """One question, and the script that answers it."""
-
-    name: str
-    what: str
-    script: str
-    needs: tuple[str, ...]
-    """packages that must be there"""
-    arguments: tuple[str, ...] = ()
-
-    def command(self, device: str, *, toy: bool) -> list[str]:
-        """What is run."""
-        return [
-            *(sys.executable, str(BENCH / self.script), "--device", device),
-            *self.arguments,
-            *(("--toy",) if toy else ()),
-        ]
-
-
-PIECES = (
-    Piece(
-        name="sums",
-        what="one hash of the weights at 1, 2 and 3 ranks on one GPU: FSDP2 and the fixed-point sums alone",
-        script="_gpu_sums.py",
-        needs=("torch",),
-    ),
-    Piece(
-        name="optimizers",
-        what="which optimizers give the same bits on shards as on whole tensors",
-        script="_gpu_optimizers.py",
-        needs=("torch",),
-    ),
-    Piece(
-        name="collectives",
-        what="which of gloo's collectives take this device's tensors, and that the way through the CPU is right",
-        script="_gpu_collectives.py",
-        needs=("torch",),
-    ),
-    Piece(
-        name="loss",
-        what="losses over 128,256 words in chunks beside whole logits: time and memory",
-        script="loss.py",
-        needs=("torch",),
-    ),
-    Piece(
-        name="packed",
-        what="attention within the documents of a packed row: a mask, a call per document, flex and varlen",
-        script="packed.py",
-        needs=("torch",),
-    ),
-    Piece(
-        name="resize",
-        what="a whole run through 2, 1, 2, 3 ranks on one GPU: the bits of an undisturbed one, audit clean",
-        script="_gpu_resize.py",
-        needs=_PLANNER,
-    ),
-    Piece(
-        name="step",
-        what="our loop beside a minimal hand-written FSDP2 loop",
-        script="step.py",
-        needs=_PLANNER,
-    ),
-    Piece(
-        name="compiled",
-        what="the same with compiled blocks and 0.8 B parameters on both sides, with MFU",
-        script="step.py",
-        needs=_PLANNER,
-        arguments=("--size", "1b", "--compile"),
-    ),
-    Piece(
-        name="commit",
-        what="how long a commit of 0.8 B parameters stops training, and copies between GPU and host",
-        script="_gpu_large.py",
-        needs=_PLANNER,
-        arguments=("--size", "1b"),
-    ),
-    Piece(
-        name="large",
-        what="a step of 3.2 B parameters: time, MFU, memory",
-        script="_gpu_large.py",
-        needs=_PLANNER,
-        arguments=("--size", "3b"),
-    ),
-    Piece(
-        name="hf",
-        what="steps of a Llama by attention, kernels, compiled blocks, checkpointing and 4-bit weights: time, memory",
-        script="_gpu_hf.py",
-        needs=(*_PLANNER, "transformers", "peft", "datasets"),
-    ),
-    Piece(
-        name="dpo",
-        what="DPO at equal settings in TRL and here",
-        script="dpo_beside_trl.py",
-        needs=(*_PLANNER, "transformers", "datasets"),
-    ),
-    Piece(
-        name="bitwise",
-        what="what exact sums cost beside FSDP's own: time, bytes, memory",
-        script="bitwise.py",
-        needs=_PLANNER,
-    ),
-    Piece(
-        name="ray",
-        what="the same through Ray, whose nodes go 2, 1, 2",
-        script="_gpu_resize.py",
-        needs=(*_PLANNER, "ray"),
-        arguments=("--ray",),
-    ),
-)
+FILE = "gpu.json"
 
 
 def missing(piece: Piece) -> list[str]:
@@ -195,35 +81,41 @@ def key_of(result: dict[str, Any]) -> tuple[object, ...]:
     return tuple(result.get(name) for name in ("code", "gpus", "torch", "cuda", "driver", "passed"))
 
 
+def results_in(folders: list[Path]) -> dict[str, dict[str, Any]]:
+    """The results that there are, by piece. An earlier folder's count more than a later one's."""
+    found: dict[str, dict[str, Any]] = {}
+    for folder in reversed(folders):
+        if (folder / FILE).exists():
+            found |= json.loads((folder / FILE).read_text())
+    return found
+
+
 def is_done(piece: Piece, facts: dict[str, Any], folders: list[Path]) -> bool:
     """Whether there is a result of this code on this machine, and it is a good one."""
-    for folder in folders:
-        file = folder / f"gpu-{piece.name}.json"
-        if file.exists() and key_of(json.loads(file.read_text())) == key_of({**facts, "passed": True}):
-            return True
-    return False
+    return key_of(results_in(folders).get(piece.name, {})) == key_of({**facts, "passed": True})
 
 
-def run(piece: Piece, device: str, *, toy: bool, limit_s: float) -> tuple[bool, list[dict[str, object]], float]:
-    """Whether it passed, its rows (which it may have even so), and its seconds."""
-    with tempfile.TemporaryDirectory() as folder:
-        rows_file = Path(folder) / "rows.json"
-        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(paths),
-            ROWS: str(rows_file),
-        }
-        began_s = time.monotonic()
-        process = subprocess.Popen(piece.command(device, toy=toy), cwd=ROOT, env=environment, start_new_session=True)
-        try:
-            passed = process.wait(limit_s) == 0
-        except subprocess.TimeoutExpired:
-            print(f"{piece.name}: not done after {limit_s:.0f} s, ended", flush=True)
-            passed = False
-        finally:
-            _end(process)
-        rows = json.loads(rows_file.read_text()) if rows_file.exists() else []
+def run(
+    piece: Piece, device: str, rows_file: Path, *, toy: bool, limit_s: float
+) -> tuple[bool, list[dict[str, object]], float]:
+    """Whether it passed, its rows (which it may have even so), and its seconds.
+
+    The piece writes its rows into `rows_file` as it gets them. The file is then removed.
+    """
+    rows_file.unlink(missing_ok=True)  # of a call that was ended
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), ROWS: str(rows_file)}
+    began_s = time.monotonic()
+    process = subprocess.Popen(piece.command(device, toy=toy), cwd=ROOT, env=environment, start_new_session=True)
+    try:
+        passed = process.wait(limit_s) == 0
+    except subprocess.TimeoutExpired:
+        print(f"{piece.name}: not done after {limit_s:.0f} s, ended", flush=True)
+        passed = False
+    finally:
+        _end(process)
+    rows = json.loads(rows_file.read_text()) if rows_file.exists() else []
+    rows_file.unlink(missing_ok=True)
     return passed and bool(rows), rows, time.monotonic() - began_s
 
 
@@ -235,14 +127,15 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def listing(facts: dict[str, Any], folders: list[Path]) -> str:
-    """The pieces, one a line or two."""
-    lines = []
+    """The pieces, each with its estimate in seconds."""
+    lines = [f"{'piece':12} {'s':>4}  what it measures, what it needs, and whether it runs here"]
     for piece in PIECES:
         lacking = missing(piece)
         state = f"left out: no {', '.join(lacking)} here" if lacking else "to be run"
         if not lacking and is_done(piece, facts, folders):
             state = "has a result of this code on this machine"
-        lines += [f"{piece.name:12} {piece.what}", f"{'':12} needs {', '.join(piece.needs)}; {state}"]
+        lines += [f"{piece.name:12} {piece.seconds:4}  {piece.what}"]
+        lines += [f"{'':12} {'':4}  needs {', '.join(piece.needs)}; {state}"]
     return "\n".join(lines)
 
 
@@ -263,17 +156,27 @@ def folders_of(options: argparse.Namespace) -> list[Path]:
 def run_and_keep(piece: Piece, facts: dict[str, Any], options: argparse.Namespace, limit_s: float) -> bool:
     """Run one piece and write its result, if it has one. Returns whether it passed."""
     print(f"{piece.name}: {piece.what}", flush=True)
-    passed, rows, seconds = run(piece, "cpu" if options.toy else "cuda", toy=options.toy, limit_s=limit_s)
-    print(f"{piece.name}: {'passed' if passed else 'FAILED'} after {seconds:.0f} s", flush=True)
-    if rows and not options.toy:
-        about = {"piece": piece.name, "what": piece.what, "passed": passed, "commit": commit(), **facts}
+    if options.toy:
+        with tempfile.TemporaryDirectory() as folder:
+            passed, _, seconds = run(piece, "cpu", Path(folder) / "rows.json", toy=True, limit_s=limit_s)
+    else:
         options.out.mkdir(parents=True, exist_ok=True)
-        file = options.out / f"gpu-{piece.name}.json"
-        half = file.with_suffix(".half")  # a machine that is taken away leaves a whole result or none
-        half.write_text(json.dumps({**about, "seconds": round(seconds, 1), **document(rows)}, indent=1) + "\n")
-        half.replace(file)
-        print(f"{piece.name}: {file}", flush=True)
+        # Beside the results: if this process is ended, the rows of the piece that it was at are still there.
+        rows_file = options.out / f"gpu-{piece.name}-unfinished.json"
+        passed, rows, seconds = run(piece, "cuda", rows_file, toy=False, limit_s=limit_s)
+        if rows:
+            about = {"what": piece.what, "passed": passed, "commit": commit(), **facts, "seconds": round(seconds, 1)}
+            keep(piece, {**about, **document(rows)}, folders_of(options))
+    print(f"{piece.name}: {'passed' if passed else 'FAILED'} after {seconds:.0f} s", flush=True)
     return passed
+
+
+def keep(piece: Piece, result: dict[str, Any], folders: list[Path]) -> None:
+    """Write a result into the first folder, with all others that are known: its file can replace any older one."""
+    file = folders[0] / FILE
+    half = file.with_suffix(".half")  # a machine that is taken away leaves a whole file or the one before
+    half.write_text(json.dumps({**results_in(folders), piece.name: result}, indent=1) + "\n")
+    half.replace(file)
 
 
 def run_all(facts: dict[str, Any], options: argparse.Namespace) -> list[str]:
@@ -285,11 +188,11 @@ def run_all(facts: dict[str, Any], options: argparse.Namespace) -> list[str]:
             continue
         left_s = deadline_s - time.monotonic()
         reason = why_not(piece, facts, options)
-        if not reason and left_s < _WORTH_BEGINNING_S:
-            reason = f"left for another call, {max(left_s, 0):.0f} s are left of this one"
+        if not reason and left_s < piece.seconds:
+            reason = f"left for another call: it takes about {piece.seconds} s, and {max(left_s, 0):.0f} s are left"
         if reason:
             print(f"{piece.name}: {reason}", flush=True)
-        elif not run_and_keep(piece, facts, options, min(LIMIT_S, left_s)):
+        elif not run_and_keep(piece, facts, options, min(piece.limit_s, left_s)):
             failed.append(piece.name)
     return failed
 

@@ -10,7 +10,8 @@ two completions. Ways take turns in one process.
 
 step_s          seconds of forward and backward (median), and their range
 ratio           chunks over whole logits, of the medians
-memory_mb       most bytes of all tensors that the pass makes, without the gradient of the head's weight
+memory_mb       most bytes of all tensors that the pass makes, without the gradient of the head's weight. On a GPU, of
+                the allocator's peak less what was there before and that gradient
 memory_ratio    chunks over whole logits
 difference      largest difference of a gradient's element, over the largest element of that gradient
 
@@ -25,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import torch
-from _results import write
+from _results import hand_over
 from torch import Tensor
 from torch._C._profiler import _EventType
 from torch.nn import functional
@@ -83,13 +84,17 @@ class Pass:
 
     def run(self, objective: str, way: str) -> float:
         """Seconds of a pass. Its gradients are then in the leaves."""
-        self.hidden.grad = self.weight.grad = None
+        self.forget_gradients()
         self._wait()
         began_s = time.perf_counter()
         log_probs = whole if way == "whole" else chunks
         loss_of(objective, log_probs, self.hidden, self.weight, self.tokens).backward()
         self._wait()
         return time.perf_counter() - began_s
+
+    def forget_gradients(self) -> None:
+        """Free them."""
+        self.hidden.grad = self.weight.grad = None
 
     def _wait(self) -> None:
         if self.device.type == "cuda":
@@ -103,11 +108,13 @@ class Pass:
 
 
 def memory_mb(inputs: Pass, objective: str, way: str) -> float:
-    """Most memory that a pass has at a time, without the gradient of the head's weight, by torch's profiler."""
+    """Most memory that a pass has at a time, without the gradient of the head's weight."""
+    if inputs.device.type == "cuda":
+        return gpu_memory_mb(inputs, objective, way)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         inputs.run(objective, way)
     head = inputs.gradients()[1].data_ptr()
-    events = sorted(allocations(profiler, inputs.device))
+    events = sorted(allocations(profiler))
     # The gradient is the last one that was made at its address.
     last = max(place for place, event in enumerate(events) if event[1] == head and event[2] > 0)
     live: dict[int, int] = {}
@@ -120,13 +127,22 @@ def memory_mb(inputs: Pass, objective: str, way: str) -> float:
     return most / 2**20
 
 
-def allocations(profiler: profile, device: torch.device) -> Iterator[tuple[int, int, int]]:
-    """Time, address and bytes of each allocation. Bytes are negative where memory is freed."""
+def gpu_memory_mb(inputs: Pass, objective: str, way: str) -> float:
+    """The same by the allocator's own peak. The gradient of the head's weight exists at the end, so at the peak too."""
+    inputs.forget_gradients()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    inputs.run(objective, way)
+    return (torch.cuda.max_memory_allocated() - before - inputs.gradients()[1].nbytes) / 2**20
+
+
+def allocations(profiler: profile) -> Iterator[tuple[int, int, int]]:
+    """Time, address and bytes of each allocation on the CPU. Bytes are negative where memory is freed."""
     left = list(profiler.profiler.kineto_results.experimental_event_tree())
     while left:
         event = left.pop()
         left += event.children
-        if event.tag == _EventType.Allocation and event.extra_fields.device.type == device.type:
+        if event.tag == _EventType.Allocation and event.extra_fields.device.type == "cpu":
             yield event.start_time_ns, event.extra_fields.ptr, event.extra_fields.alloc_size
 
 
@@ -155,8 +171,8 @@ def measure(sizes: argparse.Namespace, inputs: Pass, objective: str) -> dict[str
         "width": sizes.width,
         "vocabulary": sizes.vocabulary,
         "repeats": sizes.repeats,
-        "step_s": {way: round(medians[way], 2) for way in _WAYS},
-        "range_s": {way: [round(f(seconds[way]), 2) for f in (min, max)] for way in _WAYS},
+        "step_s": {way: round(medians[way], 4) for way in _WAYS},
+        "range_s": {way: [round(f(seconds[way]), 4) for f in (min, max)] for way in _WAYS},
         "ratio": round(medians["chunks"] / medians["whole"], 3),
         "memory_mb": {way: round(memory[way]) for way in _WAYS},
         "memory_ratio": round(memory["chunks"] / memory["whole"], 3),
@@ -190,8 +206,10 @@ def main() -> None:
         sizes.tokens, sizes.width, sizes.vocabulary, sizes.repeats = 32, 16, 500, 1
     sizes.tokens = sizes.tokens or (16_384 if sizes.device == "cuda" else 2048)
     inputs = Pass(sizes)
-    rows = [measure(sizes, inputs, objective) for objective in _TIME_BOUNDS]
-    write("loss", rows)
+    rows: list[dict[str, object]] = []
+    for objective in _TIME_BOUNDS:
+        rows.append(measure(sizes, inputs, objective))
+        hand_over("loss", rows)
     misses = [] if sizes.toy else [text for row in rows for text in missed(row)]
     for text in misses:
         print(f"missed: {text}", file=sys.stderr)

@@ -7,12 +7,12 @@ Forward and backward pass of one layer's attention over one row of documents of 
 that fails on this device has the error in place of figures.
 
 mask        `scaled_dot_product_attention` with a mask of all tokens by all tokens
-documents   one causal call per document (`planner.train.models.document_attention`)
+documents   one causal call per document (on a CPU by `planner.train.models.document_attention`)
 flex        torch's flex_attention, compiled, with a block mask (GPUs)
 varlen      torch's varlen_attn: flash attention with the documents' ends (GPUs)
 
 ms          median of a pass, and its range
-ratio       over `mask`
+ratio       over `mask`, where that is possible
 difference  largest difference of an output's element from that of `mask`
 """
 
@@ -23,7 +23,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from _results import write
+from _results import hand_over
 from torch import Tensor
 from torch.nn import functional
 
@@ -36,6 +36,16 @@ Way = Callable[[Tensor, Tensor, Tensor], Tensor]
 def masked(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
     """All of `(1, H, T, D)`."""
     return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None)
+
+
+def by_document(ends: list[int]) -> Way:
+    """Without a mask, whose documents would have to be found on the CPU."""
+    parts = [slice(start, stop) for start, stop in zip([0, *ends], ends, strict=False)]
+
+    def way(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return torch.cat([masked(query[:, :, p], key[:, :, p], value[:, :, p], None) for p in parts], dim=2)
+
+    return way
 
 
 def by_flex(documents: Tensor) -> Way:
@@ -73,6 +83,7 @@ def ways_for(device: torch.device, documents: Tensor, ends: list[int]) -> dict[s
         "documents": lambda: lambda *heads: attend(masked, heads, mask.cpu(), tokens_dim=2),
     }
     if device.type == "cuda":
+        found |= {"documents": lambda: by_document(ends)}
         found |= {"flex": lambda: by_flex(documents), "varlen": lambda: by_varlen(ends, device)}
     return found
 
@@ -89,6 +100,14 @@ def passed(way: Way, heads: list[Tensor]) -> tuple[float, Tensor]:
     if heads[0].is_cuda:
         torch.cuda.synchronize()
     return time.perf_counter() - began_s, found.detach()
+
+
+def beside(found: list[float], usual: list[float], output: Tensor, expected: Tensor) -> dict[str, float]:
+    """What a row says of a way beside `mask`."""
+    return {
+        "ratio": round(statistics.median(found) / statistics.median(usual), 3),
+        "difference": float(f"{float((output - expected).abs().max()):.1e}"),
+    }
 
 
 def measure(device: torch.device, tokens: int, number: int, repeats: int) -> list[dict[str, object]]:
@@ -121,8 +140,7 @@ def measure(device: torch.device, tokens: int, number: int, repeats: int) -> lis
                 "way": name,
                 "ms": round(statistics.median(found) * 1000, 2),
                 "range_ms": [round(bound(found) * 1000, 2) for bound in (min, max)],
-                "ratio": round(statistics.median(found) / statistics.median(seconds["mask"]), 3),
-                "difference": float(f"{float((outputs[name] - outputs['mask']).abs().max()):.1e}"),
+                **(beside(found, seconds["mask"], outputs[name], outputs["mask"]) if "mask" in seconds else {}),
                 "repeats": repeats,
             }
         )
@@ -142,7 +160,10 @@ def main() -> None:
         settings.tokens, settings.repeats = 32, 2
     tokens = settings.tokens or (16_384 if settings.device == "cuda" else 2048)
     device = torch.device(settings.device)
-    write("packed", [row for n in settings.documents for row in measure(device, tokens, n, settings.repeats)])
+    rows: list[dict[str, object]] = []
+    for number in settings.documents:
+        rows += measure(device, tokens, number, settings.repeats)
+        hand_over("packed", rows)
 
 
 if __name__ == "__main__":
