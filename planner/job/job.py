@@ -9,9 +9,9 @@ from typing import Annotated, Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from planner.job import duration
-from planner.job.data import Data
+from planner.job.data import ChatData, Data
 from planner.job.kind_registry import KindField
-from planner.job.model import Model
+from planner.job.model import Model, OwnModel
 from planner.job.objective import Objective, ReferenceChoice
 from planner.job.objective_registry import OBJECTIVES, spec_of
 from planner.job.objectives.lm import LmObjective
@@ -144,6 +144,14 @@ class Job(Section):
 def batch_sizes(job: Job) -> BatchSizes:
     """The batch settings that a plan is made from."""
     return BatchSizes(global_batch=job.batch.global_batch, max_micro=job.batch.max_micro, equality=job.batch.equality)
+
+
+def sample_tokens(job: Job) -> int | None:
+    """Tokens of each sample, where all have the same number: windows of a text, and packed rows. Else None."""
+    if isinstance(job.model, OwnModel):
+        return None
+    is_full = job.data.kind == "text" or (isinstance(job.data, ChatData) and job.data.packing)
+    return job.model.context if is_full else None
 
 
 def workers_of(job: Job) -> WorkerRange:

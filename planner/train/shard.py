@@ -9,6 +9,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from planner.errors import TrainingFailed
 from planner.job import GptModel, HfModel, Model, Train
+from planner.job.compute import kernels_of
 from planner.plan.commit_size import ModelShapes
 from planner.train.collectives import let_fsdp_sum_gradients, use_own_collectives
 from planner.train.models.blocks import compile_block
@@ -53,7 +54,7 @@ def _make_hf(config: HfModel, train: Train, world: World, *, first_weights: bool
             config,
             activation_checkpointing=train.activation_checkpointing,
             auto_attention=fastest_attention(world.device, train.precision),
-            use_liger=train.kernels == "liger",
+            use_liger=kernels_of(train.kernels) == "liger",
         )
     )
     # Before layers are packed: weights are drawn in plain layers.

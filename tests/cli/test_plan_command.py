@@ -33,6 +33,7 @@ KEYS = {
     "mode",
     "digest",
     "warnings",
+    "compute",
     "state_bytes",
     "worker_state_bytes",
     "commit_s",
@@ -86,7 +87,7 @@ def test_a_row_says_how_the_batch_is_split(cli, demo, count, cells):
 def test_the_columns_have_names(cli, demo):
     """The header stands above the rows. It names the notes only if there are any."""
     columns = ["GPUs", "used", "split", "micro-batch", "rounds", "cost", "efficiency"]
-    assert cli("plan", demo).out.splitlines()[2].split() == columns
+    assert cli("plan", demo).out.splitlines()[3].split() == columns
     assert cli("plan", demo, "--gpus", "9").out.splitlines()[2].split() == [*columns, "notes"]
 
 
@@ -274,6 +275,17 @@ def test_only_your_own_loop_knows_its_model(cli, own_job):
     """Nothing of it is run."""
     (line,) = block(cli("plan", own_job, "--gpus", "1", "--storage-gbps", "1"))
     assert line.startswith("state not known: your own loop makes the model. After the first commit, see ")
+
+
+def test_how_workers_compute_is_above_the_table(cli, demo, own_job):
+    """By the settings of the job. The object in the JSON is the same at each count."""
+    setting = ("--set", "train.precision=bf16", "--set", "train.compile=blocks")
+    text = "compute: bf16, sdpa attention, torch's kernels, blocks compiled, activations kept"
+    assert cli("plan", demo, *setting).out.split("\n\n")[0].splitlines()[-1] == text
+    found = [plan["compute"] for plan in json.loads(cli("plan", demo, *setting, "--json").out)]
+    assert found == [found[0]] * 8
+    assert (found[0]["precision"], found[0]["attention"], found[0]["compile"]) == ("bf16", ["sdpa"], "blocks")
+    assert "\ncompute: your own loop decides it\n" in cli("plan", own_job).out
 
 
 NOTE = "This job runs on 2 to 6 workers (workers.min, workers.max, batch.global). Other rows are what-if."

@@ -17,6 +17,7 @@ from planner.data.model_files import CONFIG, check
 from planner.errors import UserError
 from planner.events.training import AdaptersPlaced
 from planner.job import HfModel, Lora
+from planner.job.compute import FLASH, attention_choices
 from planner.train.models import document_attention, private
 from planner.train.models.blocks import Checkpointing, checkpoint_settings
 from planner.train.models.document_attention import positions_in
@@ -108,14 +109,15 @@ def peft_name(name: str) -> str:
 
 
 def fastest_attention(device: torch.device, precision: str) -> str:
-    """What `model.attention: auto` stands for, except for models that have no flash attention.
-
-    The backward pass of flash attention adds in any order, so deterministic runs do without it.
-    """
+    """What `model.attention: auto` stands for on this machine, except for models that have no flash attention."""
     from transformers.utils import is_flash_attn_2_available
 
-    is_wanted = device.type == "cuda" and precision == "bf16" and not torch.are_deterministic_algorithms_enabled()
-    return "flash_attention_2" if is_wanted and is_flash_attn_2_available() else "sdpa"
+    choices = attention_choices(
+        precision,
+        on_gpu=device.type == "cuda",
+        is_deterministic=torch.are_deterministic_algorithms_enabled(),
+    )
+    return next(name for name in choices if name != FLASH or is_flash_attn_2_available())
 
 
 def build_on_meta(
