@@ -104,6 +104,8 @@ class Job(Section):
                 f"train.{asked[0]} may change bits from one world size to another. Remove it, or write "
                 "batch.equality: balanced"
             )
+        if self.model.kind == "hf" and self.model.attention == "flash_attention_2":
+            self._flash_attention_suits_the_job()
         if self.train.compile and self.model.kind == "hf" and self.model.frozen == "nf4":
             raise ValueError("train.compile blocks cannot compile 4-bit weights (model.frozen nf4). Remove one of them")
         if self.train.kernels == "liger" and self.model.kind != "hf":
@@ -111,6 +113,19 @@ class Job(Section):
         if self.train.kernels == "liger" and not self.workers.gpus:
             raise ValueError("train.kernels liger needs GPUs, and workers.gpus is 0. Write train.kernels: own")
         return self
+
+    def _flash_attention_suits_the_job(self) -> None:
+        # The package's kernels take 16-bit numbers only, and ask neither torch nor planner whether sums need an order.
+        if self.batch.equality == "bitwise":
+            raise ValueError(
+                "model.attention flash_attention_2 adds in any order, and bitwise needs the same bits. Write "
+                "model.attention: auto, or batch.equality: balanced"
+            )
+        if self.train.precision == "fp32":
+            raise ValueError(
+                "model.attention flash_attention_2 computes in bf16, and train.precision is fp32. Write "
+                "train.precision: bf16, or model.attention: auto"
+            )
 
     @model_validator(mode="after")
     def _examples_are_whole_steps(self) -> Self:

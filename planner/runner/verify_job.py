@@ -12,7 +12,8 @@ from pathlib import Path
 from planner.data import model_files
 from planner.dispatch.launch import absolute
 from planner.errors import UserError
-from planner.job import Job, batch_sizes
+from planner.job import HfModel, Job, batch_sizes
+from planner.job.compute import FLASH
 from planner.provenance.compare import (
     Check,
     Trace,
@@ -57,8 +58,10 @@ def rehearsal_of(job: Job, steps: int, *, on_gpus: bool = False) -> Job:
     """
     job = absolute(job, "")
     kernels = job.train.kernels if on_gpus else "own"
+    needs_gpu = isinstance(job.model, HfModel) and job.model.attention == FLASH
     return job.model_copy(
         update={
+            "model": job.model.model_copy(update={"attention": "auto"}) if needs_gpu and not on_gpus else job.model,
             "train": job.train.model_copy(
                 update={"steps": steps, "epochs": None, "examples": None, "kernels": kernels}
             ),

@@ -89,11 +89,16 @@ def test_workers_with_a_gpu_each_use_nccl_and_others_share_one(monkeypatch):
 
 def test_a_rehearsal_on_the_cpu_has_no_kernels_of_gpus(job):
     """A job for GPUs can be verified without one."""
+    from planner.job import HfModel
     from planner.runner.verify_job import rehearsal_of
 
     asks = job.model_copy(update={"train": job.train.model_copy(update={"kernels": "liger"})})
     assert rehearsal_of(asks, 3).train.kernels == "own"
     assert rehearsal_of(asks, 3, on_gpus=True).train.kernels == "liger"
+    flash = HfModel(kind="hf", path="m", context=8, attention="flash_attention_2")
+    asks = job.model_copy(update={"model": flash})
+    assert rehearsal_of(asks, 3).model == flash.model_copy(update={"attention": "auto"})
+    assert rehearsal_of(asks, 3, on_gpus=True).model == flash
 
 
 def check(what, passed=True):

@@ -64,8 +64,11 @@ FLASH_THERE = "flash attention where it is installed (else sdpa)"
             f"bf16, {FLASH_THERE}, torch's kernels, blocks compiled, {AGAIN}",
         ),
         (
-            job_with(model={"attention": FLASH}, train={"kernels": "liger", "activation_checkpointing": True}),
-            "fp32, flash attention, Liger's kernels, blocks not compiled, activations computed again",
+            job_with(
+                model={"attention": FLASH},
+                train={"precision": "bf16", "kernels": "liger", "activation_checkpointing": True},
+            ),
+            "bf16, flash attention, Liger's kernels, blocks not compiled, activations computed again",
         ),
         (
             job_with(model={"lora": {"rank": 2}, "frozen": "nf4"}),
