@@ -88,7 +88,7 @@ def test_the_columns_have_names(cli, demo):
     """The header stands above the rows. It names the notes only if there are any."""
     columns = ["GPUs", "used", "split", "micro-batch", "rounds", "cost", "efficiency"]
     assert cli("plan", demo).out.splitlines()[3].split() == columns
-    assert cli("plan", demo, "--gpus", "9").out.splitlines()[2].split() == [*columns, "notes"]
+    assert cli("plan", demo, "--gpus", "9").out.splitlines()[3].split() == [*columns, "notes"]
 
 
 def test_the_first_line_says_what_is_planned(cli, demo):
