@@ -67,7 +67,7 @@ def plan(
         typer.echo(plan_json(found, mixes, more, sample_tokens=sample_tokens(spec)))
         return
     width = terminal_width()
-    heading = [*_heading(spec, compute), *([] if there is None else [there.line])]
+    heading = [*_heading(spec), *([] if there is None else [there.line]), f"compute: {compute_text(compute)}"]
     typer.echo("\n".join(line for text in heading for line in wrapped(text, width)))
     header, *rows = plan_table(found, width, mixes, sample_tokens=sample_tokens(spec))
     typer.echo()
@@ -99,10 +99,10 @@ def _on_cluster(file: str, job: Job, asked: list[int] | None) -> "OnCluster":
     return on_cluster(file, job, asked)
 
 
-def _heading(job: Job, compute: ComputeRule | None) -> list[str]:
+def _heading(job: Job) -> list[str]:
     batch = job.batch
     first = f"{job.name}: global batch {batch.global_batch}, at most {batch.max_micro} in a micro-batch"
-    return [first, *map(text_of, conversions(job)), f"compute: {compute_text(compute)}"]
+    return [first, *map(text_of, conversions(job))]
 
 
 def _outside(job: Job, counts: list[int]) -> str:
