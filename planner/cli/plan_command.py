@@ -17,10 +17,13 @@ from planner.cli.options import (
     terminal_width,
 )
 from planner.job import Job, workers_of
+from planner.job.compute import ComputeRule, compute_rule
+from planner.job.job import sample_tokens
 from planner.job.step_schedule import conversions
 from planner.plan import Plan
 from planner.plan.commit_size import CommitSize, NotKnown
 from planner.report.commit_text import commit_keys, plan_lines
+from planner.report.compute_text import compute_text, compute_value
 from planner.report.plan_table import plan_json, plan_table
 from planner.report.text_columns import wrapped
 from planner.runner.commit_size import commit_size
@@ -58,13 +61,15 @@ def plan(
     mixes = None if there is None else there.mixes
     size = commit_size(spec, may_build=False)
     on_a_node = None if there is None else there.workers_on_a_node
+    compute = compute_rule(spec, on_gpu=bool(spec.workers.gpus))
     if as_json:
-        typer.echo(plan_json(found, mixes, partial(_commit_keys, size, storage_gbps, on_a_node)))
+        more = partial(_more_keys, compute, size, storage_gbps, on_a_node)
+        typer.echo(plan_json(found, mixes, more, sample_tokens=sample_tokens(spec)))
         return
     width = terminal_width()
-    heading = [*_heading(spec), *([] if there is None else [there.line])]
+    heading = [*_heading(spec), *([] if there is None else [there.line]), f"compute: {compute_text(compute)}"]
     typer.echo("\n".join(line for text in heading for line in wrapped(text, width)))
-    header, *rows = plan_table(found, width, mixes)
+    header, *rows = plan_table(found, width, mixes, sample_tokens=sample_tokens(spec))
     typer.echo()
     print_heading(header)
     typer.echo("\n".join(rows))
@@ -77,11 +82,15 @@ def plan(
         typer.echo("\n".join(["", *wrapped(note, width, later="")]))
 
 
-def _commit_keys(
-    size: CommitSize | NotKnown, storage_gbps: float | None, on_a_node: Mapping[int, int] | None, plan: Plan
+def _more_keys(
+    compute: ComputeRule | None,
+    size: CommitSize | NotKnown,
+    storage_gbps: float | None,
+    on_a_node: Mapping[int, int] | None,
+    plan: Plan,
 ) -> dict[str, object]:
     most = None if on_a_node is None else on_a_node[plan.world_size]
-    return commit_keys(size, plan.world_size, storage_gbps, most)
+    return {"compute": compute_value(compute), **commit_keys(size, plan.world_size, storage_gbps, most)}
 
 
 def _on_cluster(file: str, job: Job, asked: list[int] | None) -> "OnCluster":

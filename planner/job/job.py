@@ -9,9 +9,9 @@ from typing import Annotated, Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from planner.job import duration
-from planner.job.data import Data
+from planner.job.data import ChatData, Data
 from planner.job.kind_registry import KindField
-from planner.job.model import Model
+from planner.job.model import Model, OwnModel
 from planner.job.objective import Objective, ReferenceChoice
 from planner.job.objective_registry import OBJECTIVES, spec_of
 from planner.job.objectives.lm import LmObjective
@@ -114,18 +114,20 @@ class Job(Section):
 
     @model_validator(mode="after")
     def _attention_suits_the_job(self) -> Self:
-        if self.model.kind != "hf" or self.model.attention != "varlen":
+        if self.model.kind != "hf" or self.model.attention not in ("flash_attention_2", "varlen"):
             return self
+        name, is_torchs = self.model.attention, self.model.attention == "varlen"
+        # Both kernels take 16-bit numbers only. The package's does not ask torch whether sums need an order.
         reasons = {
             "computes in bf16, and train.precision is fp32": self.train.precision != "bf16",
-            "needs GPUs, and workers.gpus is 0": not self.workers.gpus,
             "may change bits from one world size to another, and batch.equality is bitwise": (
                 self.batch.equality == "bitwise"
             ),
-            "was not tried in compiled blocks, and train.compile is blocks": bool(self.train.compile),
+            "needs GPUs, and workers.gpus is 0": is_torchs and not self.workers.gpus,
+            "was not tried in compiled blocks, and train.compile is blocks": is_torchs and bool(self.train.compile),
         }
         if found := [reason for reason, is_so in reasons.items() if is_so]:
-            raise ValueError(f"model.attention varlen {found[0]}. Write model.attention: auto")
+            raise ValueError(f"model.attention {name} {found[0]}. Write model.attention: auto")
         return self
 
     @model_validator(mode="after")
@@ -160,6 +162,14 @@ class Job(Section):
 def batch_sizes(job: Job) -> BatchSizes:
     """The batch settings that a plan is made from."""
     return BatchSizes(global_batch=job.batch.global_batch, max_micro=job.batch.max_micro, equality=job.batch.equality)
+
+
+def sample_tokens(job: Job) -> int | None:
+    """Tokens of each sample, where all have the same number: windows of a text, and packed rows. Else None."""
+    if isinstance(job.model, OwnModel):
+        return None
+    is_full = job.data.kind == "text" or (isinstance(job.data, ChatData) and job.data.packing)
+    return job.model.context if is_full else None
 
 
 def workers_of(job: Job) -> WorkerRange:

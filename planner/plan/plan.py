@@ -14,6 +14,11 @@ from typing import ClassVar, Literal, Self
 
 Mode = Literal["balanced", "bitwise"]
 
+# For a forward pass FSDP gathers 2 bytes per parameter in bf16, and n tokens compute 2 n FLOP per parameter. So a GPU
+# of 400 TFLOP/s (40 % of an H100's dense bf16 peak) behind a link of 50 GB/s (400 Gbit/s) computes as long as it
+# gathers at n = 400e12 / 50e9 = 8,000. Assumed, not measured. Within a machine (NVLink, 450 GB/s) it is about 900.
+_ENOUGH_TOKENS = 8_000
+
 LAYOUT_VERSION = 1
 """version of new plans. Other arithmetic gets another version. Audits of older runs use the older versions."""
 
@@ -134,8 +139,16 @@ class Plan(ABC):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a user should know before paying for this world size, one sentence each. May be empty."""
-        return tuple(filter(None, (self._idle(), self._communication_bound(), self._fewer_are_as_fast())))
+        """`notes` where the length of samples is not known."""
+        return self.notes()
+
+    def notes(self, sample_tokens: int | None = None) -> tuple[str, ...]:
+        """What a user should know before paying for this world size, one sentence each. May be empty.
+
+        Args:
+            sample_tokens: tokens of each sample. None if that is not known.
+        """
+        return tuple(filter(None, (self._idle(), self.communication_bound(sample_tokens), self._fewer_are_as_fast())))
 
     def _idle(self) -> str:
         if not self.workers_idle:
@@ -143,12 +156,14 @@ class Plan(ABC):
         fed = f"a global batch of {self.global_batch} feeds at most {self.at(self.global_batch).workers_used}"
         return f"{self.workers_idle} of {self.world_size} workers idle: {fed}"
 
-    def _communication_bound(self) -> str:
-        if self.world_size == 1 or self.max_micro_batch >= 2:
+    def communication_bound(self, sample_tokens: int | None = None) -> str:
+        """The one of `notes` about micro-batches of a single sample, or empty. A long sample is enough work."""
+        if self.world_size == 1 or self.max_micro_batch >= 2 or (sample_tokens or 0) >= _ENOUGH_TOKENS:
             return ""
         # A higher cap helps only where the cap, not the share, makes the micro-batch small.
         raise_cap = "raise max_micro, use bf16 or activation checkpointing, or " if self.step_cost > 1 else ""
-        return f"micro-batch {self.max_micro_batch} is communication-bound under FSDP: {raise_cap}use fewer workers"
+        size = f"{self.max_micro_batch}" + (f" ({sample_tokens:,} tokens)" if sample_tokens else "")
+        return f"micro-batch {size} is communication-bound under FSDP: {raise_cap}use fewer workers"
 
     def _fewer_are_as_fast(self) -> str:
         fewest = self.fewest_workers_as_fast

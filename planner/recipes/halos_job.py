@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from planner.job.compute import FLASH
 from planner.recipes.accelerate import LaunchSettings
 from planner.recipes.drafting import (
     DATA_OF,
@@ -128,7 +129,9 @@ def _set_model(draft: Draft, keys: KeyReader) -> None:
         carry(draft, keys, "model.name_or_path", "model.path", path)
     carry(draft, keys, "model.max_length", "model.context", keys.whole("model.max_length", 1024, least=2))
     attention = keys.scalar_text("model.attn_implementation")
-    if attention in {"sdpa", "eager", "flash_attention_2"}:
+    if attention == FLASH and keys.value("model.policy_dtype", "bfloat16") == "float32":
+        draft.drop("model.attn_implementation", f"{attention} computes in bf16, and model.policy_dtype is float32")
+    elif attention in {"sdpa", "eager", "flash_attention_2"}:
         carry(draft, keys, "model.attn_implementation", "model.attention", attention)
     if keys.flag("model.use_peft"):
         lora: dict[str, Any] = {

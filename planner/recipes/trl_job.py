@@ -4,6 +4,7 @@ from math import sqrt
 from pathlib import PurePath
 from typing import Any
 
+from planner.job.compute import FLASH
 from planner.recipes.accelerate import LaunchSettings
 from planner.recipes.drafting import RecipeOptions, carry, job_name, order_sections, set_batch, set_workers, whole_if
 from planner.recipes.entries import KeyReader
@@ -76,7 +77,19 @@ def fill(
     order_sections(draft)
 
 
+def _set_attention(draft: Draft, keys: KeyReader) -> None:
+    """Sets `model.attention`, which depends on the precision."""
+    name = keys.scalar_text("attn_implementation")
+    if name == FLASH and draft.job["train"]["precision"] == "fp32":
+        draft.drop("attn_implementation", f"{name} computes in bf16, and train.precision is fp32")
+    elif name in {"sdpa", "eager", FLASH}:
+        carry(draft, keys, "attn_implementation", "model.attention", name)
+    elif name:
+        draft.drop("attn_implementation", f"{name}: planner has sdpa, eager and {FLASH}, and chooses one (auto)")
+
+
 def _set_compute(draft: Draft, keys: KeyReader) -> None:
+    _set_attention(draft, keys)
     if keys.value("gradient_checkpointing") is True:
         carry(draft, keys, "gradient_checkpointing", "train.activation_checkpointing", True)
     elif not keys.has("gradient_checkpointing"):
@@ -105,11 +118,6 @@ def _set_model(draft: Draft, keys: KeyReader) -> None:
             f"{key}: found null, which means no limit. Write the tokens of the longest sample, such as {key}=4096"
         )
     carry(draft, keys, key, "model.context", keys.whole(key, 1024, least=2), whose=VERSIONS)
-    attention = keys.scalar_text("attn_implementation")
-    if attention in {"sdpa", "eager", "flash_attention_2"}:
-        carry(draft, keys, "attn_implementation", "model.attention", attention)
-    elif attention:
-        draft.drop("attn_implementation", f"{attention}: planner has sdpa, eager and flash_attention_2")
     for name in ("chat_template", "chat_template_path"):
         if keys.has(name):
             keys.value(name)

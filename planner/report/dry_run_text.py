@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from planner.base.text import counted
 from planner.job import Job
 from planner.job.gradient import GradientRule, gradient_rule, placement_text
+from planner.job.job import sample_tokens
 from planner.job.step_schedule import conversions
 from planner.job.tracking import Tracking
 from planner.plan.commit_size import NotKnown
 from planner.report.commit_text import commit_keys, dry_run_lines
+from planner.report.compute_text import compute_text, compute_value
 from planner.report.plan_table import plan_object, plan_table
 from planner.report.text_columns import hanging
 from planner.runner.dry_run import Forecast
@@ -34,6 +36,7 @@ def dry_run_text(start: Start, ahead: Forecast, width: int | None = None) -> lis
         ("steps", f"{_steps(start)}, {counted(job.batch.global_batch, 'sample')} each"),
         *(("changed", change) for change in start.changes),
         *(("length", text_of(event)) for event in conversions(job, start.num_samples)),
+        ("compute", compute_text(ahead.compute)),
         *_labelled("gradient", _gradient(job, ahead)),
         ("commits", f"{pace}, files kept for the newest {job.checkpoint.keep}"),
         ("copies", _copies(job)),
@@ -47,7 +50,7 @@ def dry_run_text(start: Start, ahead: Forecast, width: int | None = None) -> lis
         start.opening,
         *(line for name, text in facts for line in hanging(f"{name:<10}", text, width)),
         "",
-        *plan_table([ahead.plan], width),
+        *plan_table([ahead.plan], width, sample_tokens=sample_tokens(job)),
         "",
         NOTHING_KEPT,
     ]
@@ -124,11 +127,12 @@ def dry_run_json(start: Start, ahead: Forecast) -> str:
         "total_steps": start.total_steps,
         "changes": start.changes,
         "conversions": tuple(map(text_of, conversions(start.job, start.num_samples))),
+        "compute": compute_value(ahead.compute),
         "gradient": _gradient(start.job, ahead),
         "cluster": ahead.cluster,
         "waits": ahead.waits,
         "warning": start.warning,
-        "plan": plan_object(ahead.plan),
+        "plan": plan_object(ahead.plan, sample_tokens(start.job)),
         "available_bytes": ahead.available_bytes,
         "notes": _notes(start),
         **commit_keys(ahead.commits, ahead.plan.world_size, ahead.storage_gbps, ahead.node_workers),

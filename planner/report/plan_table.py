@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from planner.plan import Plan
-from planner.report.text_columns import aligned, columns_of, hanging
+from planner.report.text_columns import aligned, columns_of, hanging, spans, wrapped
 
 if TYPE_CHECKING:  # it imports numpy, which a plan without a cluster does not need
     from planner.cluster.reachable_counts import Mix
@@ -24,18 +24,27 @@ def split_text(shares: Iterable[tuple[int, int | str]]) -> str:
     return " + ".join(f"{count} x {samples}" for count, samples in shares)
 
 
-def plan_table(plans: Sequence[Plan], width: int | None = None, mixes: Mixes | None = None) -> list[str]:
-    """Return a header, then a row per world size.
+def plan_table(
+    plans: Sequence[Plan],
+    width: int | None = None,
+    mixes: Mixes | None = None,
+    *,
+    sample_tokens: int | None = None,
+) -> list[str]:
+    """Return a header, then a row per world size, then what would be a note of several rows.
 
     Args:
         plans: one per row.
         width: columns of the terminal. Notes are wrapped to it. None leaves each row on one line.
         mixes: the nodes of each world size, for a column of its own, or for the notes if the column does not fit.
+        sample_tokens: tokens of each sample. None if that is not known.
     """
     columns = _BITWISE_COLUMNS if any(plan.mode == "bitwise" for plan in plans) else _COLUMNS
     rows = [columns, *map(_cells, plans)]
     lines = aligned(rows, left={2})
-    notes = ["; ".join(plan.warnings) for plan in plans]
+    shared = _shared(plans, sample_tokens)
+    warnings = [[text for text in plan.notes(sample_tokens) if text not in shared] for plan in plans]
+    notes = ["; ".join(texts) for texts in warnings]
     if mixes is not None:
         nodes = [_nodes_text(mixes[plan.world_size], plan.world_size) for plan in plans]
         wide = aligned(
@@ -48,7 +57,18 @@ def plan_table(plans: Sequence[Plan], width: int | None = None, mixes: Mixes | N
     table = [f"{lines[0]}  notes" if any(notes) else lines[0].rstrip()]
     for line, note in zip(lines[1:], notes, strict=True):
         table += hanging(f"{line}  ", note, width)
+    for text, counts in shared.items():
+        table += ["", *wrapped(f"{spans(sorted(counts))} GPUs: {text}", width, later="")]
     return table
+
+
+def _shared(plans: Sequence[Plan], sample_tokens: int | None) -> dict[str, list[int]]:
+    """The notes on communication that several rows have, which would fill the table. Text -> their world sizes."""
+    found: dict[str, list[int]] = {}
+    for plan in plans:
+        if text := plan.communication_bound(sample_tokens):
+            found.setdefault(text, []).append(plan.world_size)
+    return {text: counts for text, counts in found.items() if len(counts) > 1}
 
 
 def _nodes_text(mix: "Mix", world_size: int) -> str:
@@ -74,7 +94,11 @@ def _cells(plan: Plan) -> tuple[str, ...]:
 
 
 def plan_json(
-    plans: Sequence[Plan], mixes: Mixes | None = None, more: Callable[[Plan], dict[str, object]] = lambda _plan: {}
+    plans: Sequence[Plan],
+    mixes: Mixes | None = None,
+    more: Callable[[Plan], dict[str, object]] = lambda _plan: {},
+    *,
+    sample_tokens: int | None = None,
 ) -> str:
     """A JSON list with one object per plan. The keys are a public interface (see docs/reference).
 
@@ -82,15 +106,16 @@ def plan_json(
         plans: one per object.
         mixes: the nodes of each world size, for a key of its own.
         more: plan -> further keys of its object.
+        sample_tokens: tokens of each sample. None if that is not known.
     """
-    objects = [{**plan_object(plan), **more(plan)} for plan in plans]
+    objects = [{**plan_object(plan, sample_tokens), **more(plan)} for plan in plans]
     if mixes is not None:
         objects = [{**made, "nodes": mixes[plan.world_size].nodes} for made, plan in zip(objects, plans, strict=True)]
     return json.dumps(objects, indent=1)
 
 
-def plan_object(plan: Plan) -> dict[str, object]:
-    """A plan as a JSON object."""
+def plan_object(plan: Plan, sample_tokens: int | None = None) -> dict[str, object]:
+    """A plan as a JSON object. `sample_tokens` are those of each sample, None if that is not known."""
     return {
         "world_size": plan.world_size,
         "workers_used": plan.workers_used,
@@ -103,5 +128,5 @@ def plan_object(plan: Plan) -> dict[str, object]:
         "efficiency": plan.efficiency,
         "mode": plan.mode,
         "digest": plan.digest,
-        "warnings": list(plan.warnings),
+        "warnings": list(plan.notes(sample_tokens)),
     }

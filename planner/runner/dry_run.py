@@ -7,6 +7,7 @@ from planner.base.text import counted
 from planner.dispatch import connection, launch
 from planner.dispatch.resources import alive_nodes
 from planner.job import Job, batch_sizes, workers_of
+from planner.job.compute import ComputeRule, compute_rule
 from planner.plan import Plan, make_plan, useful_workers, workers_on_node
 from planner.plan.commit_size import COPIES, CommitSize, NotKnown, most_copies
 from planner.runner.commit_size import commit_size
@@ -34,6 +35,8 @@ class Forecast:
     copies_fit: int
     """how many copies of each worker's state fit into `available_bytes`, at most those of the job (`most_copies`). All
     of them if that is not known"""
+    compute: ComputeRule | None
+    """how workers compute. None: the user's own loop decides it"""
     storage_gbps: float | None
     """what the user says that the storage takes, in 10^9 bytes per second"""
 
@@ -63,6 +66,7 @@ def forecast(start: Start, *, storage_gbps: float | None = None) -> Forecast:
         node_workers=node_workers,
         available_bytes=available_bytes() if local else None,
         copies_fit=_copies_that_fit(job, local, commits, node_workers, plan.world_size),
+        compute=compute_rule(job, on_gpu=bool(local.gpus if local else job.workers.gpus)),
         storage_gbps=storage_gbps,
     )
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from planner.data import model_files
 from planner.dispatch.launch import absolute
 from planner.errors import UserError
-from planner.job import Job, batch_sizes
+from planner.job import HfModel, Job, batch_sizes
+from planner.job.compute import GPU_ATTENTION
 from planner.provenance.compare import (
     Check,
     Trace,
@@ -58,7 +59,7 @@ def rehearsal_of(job: Job, steps: int, *, on_gpus: bool = False) -> Job:
     job = absolute(job, "")
     kernels = job.train.kernels if on_gpus else "own"
     model = job.model
-    if model.kind == "hf" and model.attention in {"flash_attention_2", "varlen"} and not on_gpus:
+    if isinstance(model, HfModel) and model.attention in GPU_ATTENTION and not on_gpus:
         model = model.model_copy(update={"attention": "auto"})
     return job.model_copy(
         update={
@@ -66,7 +67,8 @@ def rehearsal_of(job: Job, steps: int, *, on_gpus: bool = False) -> Job:
             "train": job.train.model_copy(
                 update={"steps": steps, "epochs": None, "examples": None, "kernels": kernels}
             ),
-            "workers": job.workers.model_copy(update={"gpus": 0}),
+            # A stored job is read again, and some settings are refused without GPUs.
+            "workers": job.workers if on_gpus else job.workers.model_copy(update={"gpus": 0}),
             "checkpoint": job.checkpoint.model_copy(update={"every": "2 steps"}),
         }
     )

@@ -9,6 +9,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from planner.errors import TrainingFailed
 from planner.job import GptModel, HfModel, Model, Train
+from planner.job.compute import VARLEN, kernels_of
 from planner.plan.commit_size import ModelShapes
 from planner.train.collectives import let_fsdp_sum_gradients, use_own_collectives
 from planner.train.models import varlen_attention
@@ -49,14 +50,14 @@ def build_model(config: Model, train: Train) -> nn.Module:
 
 def _make_hf(config: HfModel, train: Train, world: World, *, first_weights: bool) -> nn.Module:
     """Build on the meta device, shard, then fill. A worker holds its shard and at most one more tensor or block."""
-    if config.attention == varlen_attention.NAME:
+    if config.attention == VARLEN:
         world.agree(lambda: varlen_attention.require(world.device))
     model, folder = world.agree(
         lambda: build_on_meta(
             config,
             activation_checkpointing=train.activation_checkpointing,
             auto_attention=fastest_attention(world.device, train.precision),
-            use_liger=train.kernels == "liger",
+            use_liger=kernels_of(train.kernels) == "liger",
         )
     )
     # Before layers are packed: weights are drawn in plain layers.

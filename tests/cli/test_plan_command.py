@@ -33,6 +33,7 @@ KEYS = {
     "mode",
     "digest",
     "warnings",
+    "compute",
     "state_bytes",
     "worker_state_bytes",
     "commit_s",
@@ -86,8 +87,8 @@ def test_a_row_says_how_the_batch_is_split(cli, demo, count, cells):
 def test_the_columns_have_names(cli, demo):
     """The header stands above the rows. It names the notes only if there are any."""
     columns = ["GPUs", "used", "split", "micro-batch", "rounds", "cost", "efficiency"]
-    assert cli("plan", demo).out.splitlines()[2].split() == columns
-    assert cli("plan", demo, "--gpus", "9").out.splitlines()[2].split() == [*columns, "notes"]
+    assert cli("plan", demo).out.splitlines()[3].split() == columns
+    assert cli("plan", demo, "--gpus", "9").out.splitlines()[3].split() == [*columns, "notes"]
 
 
 def test_the_first_line_says_what_is_planned(cli, demo):
@@ -276,6 +277,17 @@ def test_only_your_own_loop_knows_its_model(cli, own_job):
     assert line.startswith("state not known: your own loop makes the model. After the first commit, see ")
 
 
+def test_how_workers_compute_is_above_the_table(cli, demo, own_job):
+    """By the settings of the job. The object in the JSON is the same at each count."""
+    setting = ("--set", "train.precision=bf16", "--set", "train.compile=blocks")
+    text = "compute: bf16, sdpa attention, torch's kernels, blocks compiled, activations kept"
+    assert cli("plan", demo, *setting).out.split("\n\n")[0].splitlines()[-1] == text
+    found = [plan["compute"] for plan in json.loads(cli("plan", demo, *setting, "--json").out)]
+    assert found == [found[0]] * 8
+    assert (found[0]["precision"], found[0]["attention"], found[0]["compile"]) == ("bf16", ["sdpa"], "blocks")
+    assert "\ncompute: your own loop decides it\n" in cli("plan", own_job).out
+
+
 NOTE = "This job runs on 2 to 6 workers (workers.min, workers.max, batch.global). Other rows are what-if."
 
 
@@ -430,7 +442,7 @@ def test_a_narrow_terminal_shows_everything(demo, columns):
     assert found[5] == ["5", "4 x 13 + 1 x 12", "7", "2", "13", "98.5%"]
     assert found[100][:6] == ["64", "64 x 1 + 36 x 0", "1", "1", "1", "64.0%"]
     text = " ".join(shown.split())
-    assert "36 of 100 workers idle: a global batch of 64 feeds at most 64; micro-batch 1 is communication-bound" in text
+    assert "36 of 100 workers idle: a global batch of 64 feeds at most 64; micro-batch 1 (" in text
     assert "8 workers are just as fast" in text
     assert "Other rows are what-if." in text
     assert "…" not in shown
@@ -456,7 +468,7 @@ def test_every_line_fits_the_terminal(demo, columns):
 @pytest.mark.process
 def test_notes_wrap_in_their_column_if_it_is_wide_enough(demo):
     """At 120 columns, the later lines of a note begin below its first line."""
-    header, *lines = on_a_terminal(120, "plan", demo, "--gpus", "100").splitlines()[2:7]
+    header, *lines = on_a_terminal(120, "plan", demo, "--gpus", "100").splitlines()[3:8]
     at = header.index("notes")
     assert lines[0][at - 2 : at] == "  "
     assert [line[:at].strip() for line in lines[1:]] == [""] * 3

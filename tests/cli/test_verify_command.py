@@ -101,6 +101,32 @@ def test_a_rehearsal_on_the_cpu_has_no_kernels_of_gpus(job):
         assert rehearsal_of(asks, 3, on_gpus=True).model.attention == attention
 
 
+@pytest.mark.parametrize("on_gpus", [True, False])
+@pytest.mark.parametrize("setting", [{"train": {"kernels": "liger"}}, {"model": {"attention": "varlen"}}])
+def test_the_stored_job_of_a_rehearsal_can_be_read_again(setting, on_gpus):
+    """Its audit does. Some settings are refused without GPUs."""
+    from planner.runner.verify_job import rehearsal_of
+
+    asks = Job.model_validate(
+        {
+            "name": "a",
+            "model": {"kind": "hf", "path": "m", "context": 64, **setting.get("model", {})},
+            "data": {"kind": "chat", "path": "rows"},
+            "objective": "sft",
+            "batch": {"global": 8, "max_micro": 2},
+            "train": {
+                "steps": 3,
+                "precision": "bf16",
+                "optimizer": {"kind": "adamw", "lr": 1e-3},
+                **setting.get("train", {}),
+            },
+            "workers": {"gpus": 1},
+        }
+    )
+    rehearsed = rehearsal_of(asks, 3, on_gpus=on_gpus)
+    assert Job.model_validate(rehearsed.model_dump(by_alias=True)) == rehearsed
+
+
 def check(what, passed=True):
     return Check(what=what, passed=passed, detail="the numbers")
 

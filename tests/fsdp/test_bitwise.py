@@ -4,6 +4,7 @@ import json
 import math
 import random
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -16,6 +17,8 @@ from planner.store.records import seal
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 from planner.train.checkpoints.checkpoint import read_digests
+from planner.train.models import head
+from planner.train.models.gpt import VOCABULARY
 
 pytestmark = pytest.mark.fsdp
 
@@ -75,6 +78,24 @@ def test_one_hash_for_every_world_size(workers, texts, tmp_path, name, sizes):
         results.append(result(tmp_path / str(world_size)))
     assert len(results[0][0]) > 20
     assert all(other == results[0] for other in results)
+
+
+def run_in_chunks(rank, job, url):
+    """A generation whose losses come from chunks of 8 tokens."""
+    with mock.patch.dict(head.CHUNK_LOGITS, cpu=8 * VOCABULARY):
+        run_job(rank, job, url)
+
+
+def test_losses_in_many_chunks_have_the_same_bits(workers, texts, tmp_path):
+    """A chunk's size does not depend on the number of workers. Another size gives other bits."""
+    job = bitwise_job(texts, steps=3)
+    results = []
+    for run, world_size in ((run_in_chunks, 1), (run_in_chunks, 3), (run_job, 1)):
+        url = tmp_path / f"{run.__name__} {world_size}"
+        workers.run(run, world_size, job, str(url))
+        results.append(result(url))
+    assert results[0] == results[1]
+    assert results[1] != results[2]
 
 
 def test_balanced_batches_give_other_bits(workers, texts, tmp_path):

@@ -40,6 +40,16 @@ def test_jobs_on_gpus_may_have_both():
         ({"kernels": "liger"}, {"batch": {"equality": "bitwise"}}, "train.kernels liger may change bits"),
         ({"kernels": "liger"}, {"workers": {"gpus": 0}}, "needs GPUs, and workers.gpus is 0. Write train.kernels: own"),
         ({"compile": True}, {}, "train.compile"),
+        (
+            {"precision": "bf16"},
+            {"model": {"attention": "flash_attention_2"}, "batch": {"equality": "bitwise"}},
+            "flash_attention_2 may change bits",
+        ),
+        (
+            {},
+            {"model": {"attention": "flash_attention_2"}},
+            "flash_attention_2 computes in bf16, and train.precision is",
+        ),
         ({"compile": "blocks"}, {"model": {"lora": {"rank": 2}, "frozen": "nf4"}}, "cannot compile 4-bit weights"),
     ],
 )

@@ -165,6 +165,17 @@ def test_warnings_say_what_a_user_should_know(numbers, expected):
         assert start in warning
 
 
+@pytest.mark.parametrize(("tokens", "is_bound"), [(None, True), (1024, True), (7_999, True), (8_000, False)])
+def test_a_long_sample_is_work_enough_for_what_is_gathered(tokens, is_bound):
+    """400 TFLOP/s on 50 GB/s: 8,000 FLOP per byte, which are 8,000 tokens in bf16. The others are not touched."""
+    notes = plan_for(32, 3, 1).notes(tokens)
+    assert any("communication-bound" in note for note in notes) == is_bound
+    assert plan_for(2, 3, 4).notes(65_536) == (
+        "1 of 3 workers idle: a global batch of 2 feeds at most 2",
+        "2 workers are just as fast",
+    )
+
+
 def test_eleven_to_fifteen_workers_cost_the_same_at_32():
     """The example of the design: G=32 costs 3 at 11..15 workers."""
     assert [plan_for(32, w, 8).step_cost for w in range(10, 17)] == [4, 3, 3, 3, 3, 3, 2]

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from planner.errors import RecipeError
-from planner.recipes import RecipeOptions, read_recipe
+from planner.recipes import RecipeOptions, job_of, read_recipe
 from planner.recipes.rewrite import rewrite
 
 TRL = "model_name_or_path: org/m\nper_device_train_batch_size: 8\ngradient_accumulation_steps: 2\nlearning_rate: 1e-6\n"
@@ -293,3 +293,32 @@ def test_an_optimizer_that_both_have_is_listed(tmp_path, name):
     assert any(note.key == "optim" and name in note.text for note in draft.carried)
     assert {"adam_beta1", "adam_epsilon"} <= {note.key for note in draft.dropped}
     assert set(draft.job["train"]["optimizer"]) == {"kind", "lr"}
+
+
+# What the alignment-handbook's recipes/zephyr-7b-beta/*/config_qlora.yaml say of model, weights and compute.
+HANDBOOKS_QLORA = (
+    "model_name_or_path: mistralai/Mistral-7B-v0.1\ntorch_dtype: bfloat16\nattn_implementation: flash_attention_2\n"
+    "load_in_4bit: true\nuse_peft: true\nlora_dropout: 0.05\n"
+    "lora_target_modules: [q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj]\n"
+    "bf16: true\ngradient_checkpointing: true\ngradient_checkpointing_kwargs: {use_reentrant: false}\n"
+    "dataset_name: a/b\nnum_train_epochs: 1\nlearning_rate: 2.0e-04\n"
+)
+QLORA_OF_SFT = "lora_r: 16\nlora_alpha: 16\npacking: true\nmax_length: 2048\nper_device_train_batch_size: 4\n"
+QLORA_OF_DPO = "lora_r: 128\nlora_alpha: 128\nbeta: 0.01\nmax_length: 1024\nper_device_train_batch_size: 4\n"
+
+
+@pytest.mark.parametrize(
+    ("method", "own", "rank"), [("sft", QLORA_OF_SFT, 16), ("dpo", QLORA_OF_DPO, 128)], ids=["sft", "dpo"]
+)
+def test_the_handbooks_qlora_recipes_lose_nothing_of_their_weights_and_passes(tmp_path, method, own, rank):
+    """Weights in four bits, adapters, attention, precision and checkpointing. Two notes say what is planner's own."""
+    file = tmp_path / "config_qlora.yaml"
+    file.write_text(f"{HANDBOOKS_QLORA}{own}gradient_accumulation_steps: 2\n")
+    recipe = read_recipe(str(file), (), RecipeOptions(gpus=8, method=method))
+    job, _ = job_of(recipe)
+    assert (job.model.frozen, job.model.lora.rank, job.model.lora.alpha) == ("nf4", rank, rank)
+    assert len(job.model.lora.targets) == 7
+    assert (job.model.attention, job.train.precision) == ("flash_attention_2", "bf16")
+    assert job.train.activation_checkpointing is True
+    told = {note.key for note in recipe.draft.dropped}
+    assert told == {"torch_dtype", "gradient_checkpointing_kwargs.use_reentrant"}

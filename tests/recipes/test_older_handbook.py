@@ -34,13 +34,18 @@ def test_an_older_recipe_of_sft_is_read_and_converted(tmp_path):
     recipe = read_recipe(_file(tmp_path, V02), (), RecipeOptions(gpus=8))
     assert (recipe.global_batch, recipe.method, recipe.unit) == (128, "sft", "packed row")
     job, _ = job_of(recipe)
-    assert (job.model.attention, job.data.packing, job.train.precision) == ("flash_attention_2", True, "fp32")
+    assert (job.model.attention, job.data.packing, job.train.precision) == ("auto", True, "fp32")
     assert "load_dataset('HuggingFaceH4/ultrachat_200k', split='train')" in " ".join(map(str, recipe.draft.to_do))
     dropped = {note.key: note.text for note in recipe.draft.dropped}
     assert dropped["preprocessing_num_workers"] == "planner reads the data once"
+    assert dropped["attn_implementation"] == "flash_attention_2 computes in bf16, and train.precision is fp32"
     derived = " ".join(note.text for note in recipe.draft.derived)
     assert "packing true: packing of the handbook's own scripts" in derived
+    assert "use_flash_attention_2" not in derived
+    in_bf16 = read_recipe(_file(tmp_path, f"{V02}bf16: true\n"), (), RecipeOptions(gpus=8))
+    derived = " ".join(note.text for note in in_bf16.draft.derived)
     assert re.search(r"attn_implementation of \S+ \(use_flash_attention_2\)", derived)
+    assert job_of(in_bf16)[0].model.attention == "flash_attention_2"
 
 
 def test_a_trap_says_which_trl_reads_the_file(tmp_path):

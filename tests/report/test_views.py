@@ -106,6 +106,17 @@ def test_a_note_stays_on_its_line_as_long_as_it_fits():
     assert below == [row.removesuffix("  8 workers are just as fast"), "      8 workers are just as fast"]
 
 
+def test_what_several_rows_would_say_of_communication_is_told_once_below():
+    """With their counts. A row that alone has it keeps it."""
+    advice = "raise max_micro, use bf16 or activation checkpointing, or use fewer workers"
+    table = plan_table(plans(1, 2, 3, 5, 64, max_micro=1))
+    assert table[-1] == f"2-3, 5 GPUs: micro-batch 1 is communication-bound under FSDP: {advice}"
+    assert [line for line in table if "communication-bound" in line] == [table[5], table[-1]]
+    assert table[5].endswith("  micro-batch 1 is communication-bound under FSDP: use fewer workers")
+    assert "bound" not in "".join(plan_table(plans(1, 2, 3, 5, max_micro=1), sample_tokens=65_536))
+    assert "micro-batch 1 (512 tokens) is" in plan_table(plans(2, 3, max_micro=1), sample_tokens=512)[-1]
+
+
 def test_a_plan_as_json():
     """The values, not their text: efficiency is a fraction, shares are pairs."""
     (found,) = json.loads(plan_json(plans(5)))

@@ -49,6 +49,8 @@ def test_selective_computes_every_second_product_again_and_no_attention():
     attention = [sum(count for name, count in found.items() if "attention" in name) for found in (plain, whole, chosen)]
     assert attention[1] == attention[0] + 2
     assert attention[2] == attention[0]
+    # What is cheap to compute again is not kept.
+    assert plain.get("gelu", 0) == 0 < whole["gelu"] == chosen["gelu"]
     for found in (of_whole, of_chosen):
         assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 

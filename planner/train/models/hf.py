@@ -17,6 +17,7 @@ from planner.data.model_files import CONFIG, check
 from planner.errors import UserError
 from planner.events.training import AdaptersPlaced
 from planner.job import HfModel, Lora
+from planner.job.compute import FLASH, VARLEN, attention_choices
 from planner.train.models import document_attention, private, varlen_attention
 from planner.train.models.blocks import Checkpointing, checkpoint_settings
 from planner.train.models.document_attention import positions_in
@@ -36,7 +37,7 @@ class HfCausal(nn.Module):
         self.hf = hf
         self.has_adapters = has_adapters
         self._flattens = private.is_flash_attention(hf)
-        self._takes_boundaries = private.has_attention(hf, varlen_attention.NAME)
+        self._takes_boundaries = private.has_attention(hf, VARLEN)
         self.has_plain_head = private.has_plain_head(hf)
         """whether logits are `head(last hidden state)`, so that they can be computed in chunks"""
 
@@ -112,14 +113,15 @@ def peft_name(name: str) -> str:
 
 
 def fastest_attention(device: torch.device, precision: str) -> str:
-    """What `model.attention: auto` stands for, except for models that have no flash attention.
-
-    The backward pass of flash attention adds in any order, so deterministic runs do without it.
-    """
+    """What `model.attention: auto` stands for on this machine, except for models that have no flash attention."""
     from transformers.utils import is_flash_attn_2_available
 
-    is_wanted = device.type == "cuda" and precision == "bf16" and not torch.are_deterministic_algorithms_enabled()
-    return "flash_attention_2" if is_wanted and is_flash_attn_2_available() else "sdpa"
+    choices = attention_choices(
+        precision,
+        on_gpu=device.type == "cuda",
+        is_deterministic=torch.are_deterministic_algorithms_enabled(),
+    )
+    return next(name for name in choices if name != FLASH or is_flash_attn_2_available())
 
 
 def build_on_meta(
@@ -168,7 +170,7 @@ def build_on_meta(
         # can raise anything.
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(f"{folder / CONFIG}: transformers cannot make a model from it: {reason}") from error
-    if config.attention == varlen_attention.NAME:
+    if config.attention == VARLEN:
         varlen_attention.check(hf)
     if use_liger:
         private.use_liger(hf)

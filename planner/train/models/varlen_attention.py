@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from planner.errors import UserError
+from planner.job.compute import VARLEN
 from planner.train.models import private
 from planner.train.models.document_attention import begins_in
 
-NAME = "varlen"
 _OTHER = "Write model.attention: auto"
 # What the kernel can hold (`mha_varlen_fwd` in torch's flash_api.cpp).
 _WIDTH_MULTIPLE, _MOST_WIDTH = 8, 256
@@ -194,8 +194,8 @@ def use_in_transformers() -> None:
     """Make `varlen` a name that transformers knows, in this process."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
-    AttentionInterface.register(NAME, attend)
-    AttentionMaskInterface.register(NAME, boundaries_of_layer)
+    AttentionInterface.register(VARLEN, attend)
+    AttentionMaskInterface.register(VARLEN, boundaries_of_layer)
 
 
 @torch.no_grad()
