@@ -21,6 +21,7 @@ from typing import Any, Self, cast
 
 from planner.base.user_errors import UserCodeFailed
 from planner.errors import PlannerError, TrainingFailed
+from planner.wording.failures import memory_text
 
 # Limit for one stage of a rehearsal, for models of any size. A hanging collective fails after two minutes.
 _DEADLINE_S = 3600.0
@@ -162,7 +163,9 @@ def _call(
         told = TrainingFailed(f"worker {rank}: {failed}")
         told.code_traceback = failed.error.traceback
         return told
-    except Exception:  # noqa: BLE001  # the caller gets the traceback
+    except Exception as error:  # noqa: BLE001  # the caller gets the traceback
+        if text := memory_text(str(error)):
+            return TrainingFailed(f"worker {rank}: {text}")
         return TrainingFailed(f"worker {rank}:\n{traceback.format_exc()}")
     else:
         has_failed = False

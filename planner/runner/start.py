@@ -247,7 +247,7 @@ def _adapters(job: Job) -> str:
         return ""
     from planner.train.models.hf import adapters_of, build_on_meta  # torch and transformers
 
-    built, _ = build_on_meta(model)
+    built, _ = build_on_meta(model, is_computing=False)
     return adapters_text(adapters_of(built)) if model.lora is not None else ""
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from planner.data.samples import NO_LOSS
-from planner.train.models.head import Targets
+from planner.train.models.head import Targets, moved
 from planner.train.sample_batches import Sequences
 
 
@@ -44,12 +44,6 @@ def _computed(model: nn.Module, inputs: Tensor, labels: Tensor, documents: Tenso
     apart = None if documents is None else documents.to(device, non_blocking=True)
     found: Tensor = model(inputs.to(device, non_blocking=True), apart, targets)
     return found
-
-
-def moved(tensor: Tensor, device: torch.device) -> Tensor:
-    """A new tensor of the CPU, on a device. Python does not wait for the device."""
-    # From memory that is not page-locked, CUDA copies only when it has done all before: the round before this one.
-    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
 
 @contextmanager

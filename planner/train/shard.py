@@ -140,6 +140,6 @@ def hf_shapes(config: HfModel) -> ModelShapes:
     Raises:
         UserError: there is no such model, or it cannot be trained with the job's settings.
     """
-    model, _ = build_on_meta(config)
+    model, _ = build_on_meta(config, is_computing=False)
     trained = Counter(tuple(parameter.shape) for parameter in model.parameters() if parameter.requires_grad)
     return ModelShapes(trained=trained, num_blocks=len(blocks_of(model)))

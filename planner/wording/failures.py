@@ -18,14 +18,18 @@ def _worker_died(event: failures.WorkerDied) -> str:
     return f"{_where(event.rank, event.node)} died (killed, or out of memory)"
 
 
+def memory_text(error: str) -> str:
+    """An error's text, if a GPU had no memory left, with what to lower. Empty for other errors."""
+    if "out of memory" not in error.lower():  # torch.OutOfMemoryError, and CUDA's own where torch asks for none
+        return ""
+    # Of torch's text, the first two sentences have the numbers. The rest is for people who tune its allocator.
+    told = ". ".join(error.splitlines()[0].split(". ")[:2]).rstrip(".")
+    return f"{told}. Lower batch.max_micro, or set train.activation_checkpointing"
+
+
 @text_of.register
 def _worker_failed(event: failures.WorkerFailed) -> str:
-    where = _where(event.rank, event.node)
-    if "out of memory" in event.error.lower():  # torch.OutOfMemoryError, and CUDA's own where torch asks for none
-        # Of torch's text, the first two sentences have the numbers. The rest is for people who tune its allocator.
-        error = ". ".join(event.error.split(". ")[:2]).rstrip(".")
-        return f"{where}: {error}. Lower batch.max_micro, or set train.activation_checkpointing"
-    return f"{where}: {event.error}"
+    return f"{_where(event.rank, event.node)}: {memory_text(event.error) or event.error}"
 
 
 @text_of.register

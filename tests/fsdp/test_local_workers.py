@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 from kept_workers import KeptWorkers
 from mortal_workers import PRELOADED
@@ -184,6 +185,19 @@ def test_a_failed_worker_tells_its_error_before_nccl_waits_for_the_others(monkey
     found = local_workers._call(work, (), 0, 1, backend, "file")
     assert found == "done" if error is None else isinstance(found, (StoreError, TrainingFailed))
     assert group.is_ended == is_ended
+
+
+def test_a_full_gpu_is_told_in_a_sentence(monkeypatch):
+    """With what to lower, and not by the lines of a traceback."""
+    text = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 80 GiB. See the manual\n"
+
+    def work(_rank):
+        raise torch.OutOfMemoryError(text)
+
+    Group(monkeypatch)
+    found = local_workers._call(work, (), 1, 2, "gloo", "file")
+    lower = "Lower batch.max_micro, or set train.activation_checkpointing"
+    assert str(found) == f"worker 1: CUDA out of memory. Tried to allocate 2.00 GiB. {lower}"
 
 
 @pytest.mark.parametrize(("backend", "are_ended"), [("gloo", False), ("cpu:gloo,cuda:nccl", True)])

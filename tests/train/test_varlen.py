@@ -82,6 +82,14 @@ def test_boundaries_by_definition():
     assert positions_in(DOCUMENTS)[0].tolist() == [0, 1, 2, 3, 4, 0, *range(9), 0]
 
 
+def test_places_go_to_the_device_without_a_wait(monkeypatch):
+    """Python waits when they come from the device, and not again."""
+    given = []
+    monkeypatch.setattr(varlen_attention, "moved", lambda *each: given.append(each) or each[0])
+    assert boundaries_of(INPUTS, DOCUMENTS).shape == (16, 16, 8)
+    assert [(places.tolist(), device) for places, device in given] == [([0, 5, 6, 15, 16, 32, 35, 48], INPUTS.device)]
+
+
 def test_places_are_computed_once_per_pass(tiny_model, kernel, monkeypatch):
     """Each layer has the same tensor: on a GPU there is one wait, and none in a layer."""
     calls, seen = [], []

@@ -62,7 +62,7 @@ class Writer:
 
     def write(self, *, merge: bool) -> tuple[What, list[Path], int]:
         """Write all files. Returns the kind of export, the files with tensors, and the number of tensors."""
-        bare, _ = build_on_meta(self.model)
+        bare, _ = build_on_meta(self.model, is_computing=False)
         self._copy_tokenizer()
         if self.model.lora is None:
             return "model", *self._weights(bare, self._trained(bare))

@@ -34,6 +34,12 @@ _BLOCK_LOGITS = {"cpu": 2**21, "cuda": 2**26}
 """kind of device -> most logits whose softmax is computed at once, in float32: 8 MiB and 256 MiB"""
 
 
+def moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """A new tensor of the CPU, on a device. Python does not wait for the device."""
+    # From memory that is not page-locked, CUDA copies only when it has done all before: the round before this one.
+    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Targets:
     """The tokens whose log-probabilities are wanted."""

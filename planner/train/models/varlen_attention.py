@@ -25,6 +25,7 @@ from planner.errors import UserError
 from planner.job.compute import VARLEN
 from planner.train.models import private
 from planner.train.models.document_attention import begins_in
+from planner.train.models.head import moved
 
 _OTHER = "Write model.attention: auto"
 # What the kernel can hold (`mha_varlen_fwd` in torch's flash_api.cpp).
@@ -48,7 +49,7 @@ def boundaries_of(inputs: Tensor, documents: Tensor | None) -> Tensor:
     found = begins_in(documents).flatten().cpu().nonzero().flatten()
     on_host = torch.cat([found, torch.tensor([rows * tokens])]).to(torch.int32)
     longest = int(on_host.diff().max())
-    return on_host.to(inputs.device).expand(longest, longest, -1)
+    return moved(on_host, inputs.device).expand(longest, longest, -1)
 
 
 @cache

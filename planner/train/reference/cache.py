@@ -31,7 +31,8 @@ from planner.job import Job
 from planner.store.storage import Storage
 from planner.train import control
 from planner.train.control import Tally
-from planner.train.log_probs import log_probs, moved, no_training
+from planner.train.log_probs import log_probs, no_training
+from planner.train.models.head import moved
 from planner.train.sample_batches import Sequences, pair_batch
 from planner.train.world import World
 
