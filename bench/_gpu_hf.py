@@ -20,15 +20,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from _plain import records_of, train_plainly
 from _results import hand_over
 from dpo_beside_trl import make_model, rows_for
 
 from planner.job import Job
-from planner.provenance.lineage import whole_lineage
 from planner.rehearsal.local_workers import LocalWorkers
-from planner.rehearsal.on_processes import train_observed, train_on_gpu
-from planner.store.run_folder import RunFolder
-from planner.store.storage import Storage
 from planner.train.setup import Launch
 
 _STEPS, _SLOW_STEPS = 12, 3
@@ -61,7 +58,7 @@ def job_for(folder: Path, device: str, name: str) -> Job:
             "objective": {"kind": "sft"},
             "batch": {"global": 8, "max_micro": 4},
             "train": {
-                "steps": _STEPS,
+                "steps": _STEPS + 1,
                 "optimizer": {"kind": "adamw", "lr": 1e-5},
                 "precision": "bf16" if is_gpu else "fp32",
                 **train,
@@ -73,14 +70,14 @@ def job_for(folder: Path, device: str, name: str) -> Job:
 
 
 def peak_of(rank: int, launch: Launch, device: str) -> float:
-    """Run in the worker: train to the end. The most memory of the GPU in GB."""
+    """Run in the worker: train. The most memory of the GPU in GB."""
     import torch
 
     gc.collect()  # the run before
     if device == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    (train_on_gpu if device == "cuda" else train_observed)(rank, launch, _STEPS)
+    train_plainly(rank, launch, _STEPS, device)
     return torch.cuda.max_memory_allocated() / 1e9 if device == "cuda" else 0.0
 
 
@@ -109,20 +106,20 @@ def row_of(workers: LocalWorkers, folder: Path, device: str, name: str, num_para
     """Train, and read the ledger."""
     if name in _NEEDS and importlib.util.find_spec(_NEEDS[name]) is None:
         raise ModuleNotFoundError(f"no {_NEEDS[name]} here")
-    url = str(folder / "runs" / name)
+    run = folder / "runs" / name
     job = job_for(folder, device, name)
-    (peak_gb,) = workers.run(peak_of, 1, Launch(job=job, url=url), device)
-    steps = whole_lineage(RunFolder(Storage(url))).steps
-    seconds = [step.seconds for step in steps[_SLOW_STEPS:]]
+    (peak_gb,) = workers.run(peak_of, 1, Launch(job=job, url=str(run)), device)
+    steps = records_of(run, "step")
+    seconds = [step["seconds"] for step in steps[_SLOW_STEPS:]]
     step_s = statistics.median(seconds)
-    tokens_per_s = statistics.mean(step.tokens for step in steps[_SLOW_STEPS:]) / step_s
+    tokens_per_s = statistics.mean(step["tokens"] for step in steps[_SLOW_STEPS:]) / step_s
     return {
         "step_s": round(step_s, 4),
         "range_s": [round(bound(seconds), 4) for bound in (min, max)],
         "tokens_per_s": round(tokens_per_s),
         **({} if "lora" in _RUNS[name][0] else {"mfu": mfu(job, device, num_parameters, tokens_per_s)}),
         "peak_gb": round(peak_gb, 2),
-        "loss": round(steps[-1].loss, 5),
+        "loss": round(steps[-1]["loss"], 5),
     }
 
 

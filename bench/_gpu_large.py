@@ -17,7 +17,6 @@ copies       GB/s between this GPU and host memory, as `planner probe` measures 
 """
 
 import argparse
-import json
 import shutil
 import statistics
 import tempfile
@@ -25,6 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from _plain import records_of
 from _results import hand_over
 from step import LARGE, job_for, mfu, our_steps
 
@@ -43,12 +43,6 @@ def store() -> Path | None:
     """The folder for the run's folder. None is the usual one for temporary files."""
     is_roomy = _IN_MEMORY.is_dir() and shutil.disk_usage(_IN_MEMORY).free > _ROOM_BYTES
     return _IN_MEMORY if is_roomy else None
-
-
-def commits_of(run: Path) -> list[dict[str, Any]]:
-    """The records of commits in the ledger."""
-    lines = [line for file in sorted((run / "ledger").iterdir()) for line in file.read_text().splitlines()]
-    return [record for record in (json.loads(line)["record"] for line in lines) if record["kind"] == "commit"]
 
 
 def copy_rates(device: str) -> dict[str, float] | str:
@@ -92,7 +86,7 @@ def main() -> None:
         job = job.model_copy(update={"checkpoint": job.checkpoint.model_copy(update={"every": interval})})
         run = Path(name) / "run"
         ((seconds, peak_gb),) = workers.run(step_times, 1, job, str(run), options.device, num_steps)
-        records = commits_of(run) if commits else []
+        records = records_of(run, "commit") if commits else []
     # A step is committed when the next one is asked for. The run's first steps are slow.
     begins = range(every, len(seconds), every) if commits else range(0)
     quiet = [second for place, second in enumerate(seconds) if place > 1 and place not in begins]

@@ -21,17 +21,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from _plain import records_of, train_plainly
 from _results import hand_over
 from same_as_trl import environment_with_trl, versions
 
 from planner.job import Job
 from planner.order.order import Order
-from planner.provenance.lineage import whole_lineage
 from planner.rehearsal.local_workers import LocalWorkers
-from planner.rehearsal.on_processes import rehearse, train_observed, train_on_gpu
-from planner.rehearsal.stages import stages
-from planner.store.run_folder import RunFolder
-from planner.store.storage import Storage
 from planner.train.setup import Launch
 
 _STEPS, _SLOW_STEPS, _MICRO, _ACCUMULATION, _BETA, _LR = 15, 3, 4, 2, 0.1, 1e-5
@@ -123,7 +119,7 @@ def ours(folder: Path, device: str) -> list[float]:
             "objective": {"kind": "dpo", "beta": _BETA},
             "batch": {"global": _GLOBAL, "max_micro": _MICRO},
             "train": {
-                "steps": _STEPS,
+                "steps": _STEPS + 1,
                 "optimizer": {"kind": "adamw", "lr": _LR},
                 "clip_norm": 1.0,
                 "precision": "bf16" if device == "cuda" else "fp32",
@@ -131,10 +127,10 @@ def ours(folder: Path, device: str) -> list[float]:
             "workers": {"gpus": 0},
         }
     )
-    url, worker = str(folder / "run"), train_on_gpu if device == "cuda" else train_observed
+    run = folder / "run"
     with LocalWorkers(1, "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo") as workers:
-        rehearse(workers, Launch(job=job, url=url), stages((1,), _STEPS), worker)
-    return [record.seconds for record in whole_lineage(RunFolder(Storage(url))).steps]
+        workers.run(train_plainly, 1, Launch(job=job, url=str(run)), _STEPS, device)
+    return [record["seconds"] for record in records_of(run, "step")]
 
 
 def figures(seconds: list[float]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
     python bench/step.py                     2 processes on this machine, gloo (two minutes)
     python bench/step.py --device cuda       one process on a GPU, bf16
-    python bench/step.py --device cuda --size 1b --compile      0.8 B parameters, blocks compiled on both sides
+    python bench/step.py --compile           blocks compiled on both sides
 
 Both sides train the same model with the same micro-batches, in the same processes, one step each in turn: A B, B A, ...
 The ratio is the median over the pairs, its interval the 95 % bootstrap interval of that median. `ours` is everything
@@ -70,7 +70,7 @@ def job_for(device: str, folder: Path, *, toy: bool, size: str = "usual", is_com
 def our_steps(job: Job, url: str, device: Any) -> Iterator[None]:
     """Our loop, one step for each `next`."""
     from planner.train.flops import StepFlops
-    from planner.train.generation import make_state
+    from planner.train.generation import make_batch_of, make_state
     from planner.train.hooks import Hooks
     from planner.train.lifecycle import begin, looping
     from planner.train.objectives import make_objective
@@ -80,7 +80,8 @@ def our_steps(job: Job, url: str, device: Any) -> Iterator[None]:
 
     generation = begin(Launch(job=job, url=url), lambda: device, Hooks())
     state, objective = make_state(generation), make_objective(job.objective, UniformReference())
-    with looping(generation, state, lambda _note: (objective, StepFlops())) as loop:
+    given = objective, StepFlops()
+    with looping(generation, state, lambda _note: given, make_batch_of(job)) as loop:
         for step in loop.steps():
             accumulate(state.model, objective, step)
             yield
@@ -191,15 +192,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--toy", action="store_true", help="a tiny model and few pairs, on the CPU")
-    parser.add_argument("--size", choices=("usual", "1b"), default="usual")
     parser.add_argument("--compile", action="store_true", help="compile the blocks of both sides")
     options = parser.parse_args()
-    is_large = options.size != "usual"
-    device, num_pairs = options.device, 4 if options.toy else _PAIRS // 2 if is_large else _PAIRS
+    device, num_pairs = options.device, 4 if options.toy else _PAIRS
     world_size = 1 if device == "cuda" else 2
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
     with tempfile.TemporaryDirectory() as name, LocalWorkers(world_size, backend) as workers:
-        job = job_for(device, Path(name), toy=options.toy, size=options.size, is_compiled=options.compile)
+        job = job_for(device, Path(name), toy=options.toy, is_compiled=options.compile)
         by_rank = workers.run(pairs, world_size, job, str(Path(name) / "run"), device, num_pairs)
     seconds = [(max(rank[i][0] for rank in by_rank), max(rank[i][1] for rank in by_rank)) for i in range(num_pairs)]
     ratios = [ours / by_hand for ours, by_hand in seconds]
@@ -209,7 +208,6 @@ def main() -> None:
         "device": device,
         "world_size": world_size,
         "precision": job.train.precision,
-        "size": options.size,
         "compile": job.train.compile,
         "ratio": round(statistics.median(ratios), 3),
         "ratio_95": [round(low, 3), round(high, 3)],
@@ -219,8 +217,8 @@ def main() -> None:
         "pairs": num_pairs,
         "aim": 1.02,
     }
-    kinds = [*(["cuda"] if device == "cuda" else []), *(["1b"] if is_large else [])]
-    write("-".join(["step", *kinds, *(["compiled"] if options.compile else [])]), [row])
+    kinds = [*(["cuda"] if device == "cuda" else []), *(["compiled"] if options.compile else [])]
+    write("-".join(["step", *kinds]), [row])
 
 
 if __name__ == "__main__":
