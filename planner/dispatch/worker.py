@@ -1,6 +1,7 @@
 """What runs in a Ray Train worker: choose a device, train one generation, report a refusal to the driver."""
 
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -114,6 +115,10 @@ def own_gpu() -> Any:
     Ray numbers a node's GPUs by CUDA_VISIBLE_DEVICES, and makes that longer when more workers start on the node. CUDA
     reads it once per process, even to count GPUs, and goes on by what it has read.
     """
-    import ray.train.torch
+    import ray
+    import torch
 
-    return ray.train.torch.get_device()
+    # Not `ray.train.torch.get_device`: it raises an error outside of a training function, and newcomers warm up before.
+    ids = [str(number) for number in ray.get_gpu_ids()]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    return torch.device("cuda", visible.index(ids[0]) if ids else 0)

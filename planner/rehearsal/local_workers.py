@@ -149,14 +149,20 @@ def _call(
     """The function's result, or the error that it raised, in a new process group."""
     import torch.distributed as dist
 
-    has_failed = True
     store = dist.FileStore(file, world_size)  # type: ignore[attr-defined]  # torch exports it without `__all__`
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=120))
     # Until all are connected, nobody may leave: a worker that is still connecting would die of it.
     store.set(f"connected/{rank}", "")
     store.wait([f"connected/{each}" for each in range(world_size)])
+    found = _outcome(function, rank, *arguments)
+    if not (isinstance(found, PlannerError) and _keeps_waiting(backend)):  # else the caller kills this process
+        dist.destroy_process_group()
+    return found
+
+
+def _outcome(function: Callable[..., Any], rank: int, *arguments: Any) -> Any:
     try:
-        found = function(rank, *arguments)
+        return function(rank, *arguments)
     except PlannerError as error:
         return error
     except UserCodeFailed as failed:
@@ -167,12 +173,6 @@ def _call(
         if text := memory_text(str(error)):
             return TrainingFailed(f"worker {rank}: {text}")
         return TrainingFailed(f"worker {rank}:\n{traceback.format_exc()}")
-    else:
-        has_failed = False
-        return found
-    finally:
-        if not (has_failed and _keeps_waiting(backend)):  # then the caller kills this process
-            dist.destroy_process_group()
 
 
 def _keeps_waiting(backend: str) -> bool:

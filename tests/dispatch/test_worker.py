@@ -190,34 +190,40 @@ def _new_process():
 @pytest.mark.usefixtures("_new_process")
 def test_a_process_keeps_its_gpu_when_ray_counts_anew(gpu_job, monkeypatch):
     """Another worker came to the node: Ray now says device 1, and CUDA in this process knows only device 0."""
+    import ray
     import torch
 
-    ray_train()
-    import ray.train.torch
-
-    said = iter(["cuda:0", "cuda:1"])
-    monkeypatch.setattr(ray.train.torch, "get_device", lambda: next(said))
+    monkeypatch.setattr(ray, "get_gpu_ids", lambda: [3])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     config = WorkerConfig(launch=Launch(job=gpu_job, url=""), on_cpu=False)
-    assert [worker._device(config), worker._device(config)] == ["cuda:0", "cuda:0"]
+    for visible in ("3", "2,3"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert worker._device(config) == torch.device("cuda:0")
+    own_gpu.cache_clear()  # a process that begins now
+    assert worker._device(config) == torch.device("cuda:1")
 
 
 class CountsGpus(Exception):
     """From here on, CUDA does not notice another CUDA_VISIBLE_DEVICES."""
 
 
+@pytest.mark.usefixtures("_new_process")
 @pytest.mark.parametrize("gpus", [0, 1])
 def test_a_newcomer_looks_for_its_gpu_before_it_warms_up(gpu_job, monkeypatch, gpus):
-    """Warming up makes torch count GPUs. A newcomer of a job without GPUs has none to look for."""
+    """Warming up makes torch count GPUs. A newcomer of a job without GPUs has none to look for.
+
+    It is not in a training function yet, where `ray.train.torch.get_device` raises an error.
+    """
+    import ray
     import torch.distributed
 
     def start(*_, **__):
         raise CountsGpus
 
-    asked = []
-    monkeypatch.setattr(warmup, "own_gpu", lambda: asked.append("own"))
+    monkeypatch.setattr(ray, "get_gpu_ids", lambda: [3])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     monkeypatch.setattr(torch.distributed, "init_process_group", start)
     workers = gpu_job.workers.model_copy(update={"gpus": gpus})
     with pytest.raises(CountsGpus):
         warmup.warm_up(gpu_job.model_copy(update={"workers": workers}))
-    assert asked == ["own"] * gpus
+    assert own_gpu.cache_info().currsize == gpus

@@ -1,4 +1,4 @@
-"""What a model's blocks get before they are sharded: activation checkpointing, and code from torch.compile."""
+"""What a model's blocks get: activation checkpointing, and code from torch.compile."""
 
 from collections import Counter
 from contextlib import AbstractContextManager
@@ -45,11 +45,14 @@ def _contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any
 
 
 def compile_block(block: nn.Module) -> None:
-    """Compile a block's forward pass for training, in place. Call it before the block is sharded.
+    """Compile a block's forward pass for training, in place.
 
-    FSDP's hooks and activation checkpointing stay outside. Shapes are dynamic from the start, because micro-batches
-    differ in rows and tokens. torch makes another graph for a size of 1, so each block has two graphs, for one row and
-    for several, at any number of workers. Blocks of a kind share them, but for a first one below frozen embeddings.
+    FSDP's hooks are around `forward`, so they stay outside, whether the block is sharded before or after. Both made the
+    same graphs, without a break (torch 2.11 and 2.13, tried).
+
+    Shapes are dynamic from the start, because micro-batches differ in rows and tokens. torch makes another graph for a
+    size of 1, so each block has two graphs, for one row and for several, at any number of workers. Blocks of a kind
+    share them, but for a first one below frozen embeddings.
 
     What would take more graphs runs uncompiled: ghosts, which have one token, and passes without gradients, for which
     torch 2.13 compiles attention on CPUs again for each number of tokens.
