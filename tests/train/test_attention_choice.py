@@ -3,8 +3,11 @@
 import pytest
 import torch
 
+from planner.errors import UserError
+from planner.job import HfModel
 from planner.job.compute import FLASH, attention_choices
-from planner.train.models.hf import fastest_attention
+from planner.train.models.hf import build_for_shapes, build_on_meta, fastest_attention
+from planner.train.shard import hf_shapes
 
 
 @pytest.fixture(params=[True, False], ids=["installed", "not installed"])
@@ -27,3 +30,13 @@ def test_a_worker_takes_what_a_dry_run_says(installed, device, precision, is_det
         torch.use_deterministic_algorithms(mode=False)
     assert found == (choices[0] if installed else "sdpa")
     assert (found == FLASH) == (installed and (device, precision, is_deterministic) == ("cuda", "bf16", False))
+
+
+def test_flash_attention_that_is_not_installed_is_refused_with_what_to_write(tiny_model):
+    """By workers. A driver on a node without GPUs, and an export, do not compute with the model and need no package."""
+    config = HfModel(kind="hf", path=str(tiny_model("llama")), context=24, attention="flash_attention_2")
+    says = r"^model\.attention flash_attention_2 needs GPUs and the package flash-attn .* Write model\.attention: auto$"
+    with pytest.raises(UserError, match=says):
+        build_on_meta(config)
+    assert build_for_shapes(config)[0].hf.config._attn_implementation == "sdpa"
+    assert hf_shapes(config) == hf_shapes(config.model_copy(update={"attention": "auto"}))

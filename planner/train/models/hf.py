@@ -27,6 +27,7 @@ from planner.train.models.head import Targets, log_probs_in, log_probs_of
 ADAPTER = "default"
 """peft's name for a model's only adapter"""
 _PREFIX = "hf."
+_WRITE_AUTO = "Write model.attention: auto"
 
 
 class HfCausal(nn.Module):
@@ -166,10 +167,7 @@ def build_on_meta(
                 raise
             hf = built("sdpa")  # the model has no flash attention
     except Exception as error:
-        # An unknown model_type, a model with its own code, or attention that is not installed. Values of a wrong type
-        # can raise anything.
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise UserError(f"{folder / CONFIG}: transformers cannot make a model from it: {reason}") from error
+        raise _refusal(config, folder, error) from error
     if config.attention == VARLEN:
         varlen_attention.check(hf)
     if use_liger:
@@ -181,6 +179,29 @@ def build_on_meta(
     if config.lora is not None:
         add_adapters(hf, config.lora)
     return HfCausal(hf, has_adapters=config.lora is not None), folder
+
+
+def _refusal(config: HfModel, folder: Path, error: Exception) -> UserError:
+    """Of a model that transformers did not make.
+
+    It may have an unknown model_type, code of its own, or attention that is not installed. Values of a wrong type can
+    raise anything.
+    """
+    if config.attention == FLASH and isinstance(error, ImportError):
+        needs = "GPUs and the package flash-attn on every worker"
+        return UserError(f"model.attention {FLASH} needs {needs}. {_WRITE_AUTO}")
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    advice = f". {_WRITE_AUTO}" if config.attention == FLASH and "Attention" in reason else ""
+    return UserError(f"{folder / CONFIG}: transformers cannot make a model from it: {reason}{advice}")
+
+
+def build_for_shapes(config: HfModel) -> tuple[HfCausal, Path]:
+    """As `build_on_meta`, for what does not compute with the model. This machine may lack GPUs and flash-attn.
+
+    Raises:
+        UserError: the folder holds no model that can be trained with the job's settings.
+    """
+    return build_on_meta(config.model_copy(update={"attention": "auto"}) if config.attention == FLASH else config)
 
 
 def add_adapters(hf: Any, lora: Lora) -> None:
