@@ -18,6 +18,15 @@ GPU_ATTENTION = (FLASH, VARLEN)
 
 
 @dataclass(frozen=True, kw_only=True)
+class GpusAlone:
+    """A setting that works on GPUs alone."""
+
+    setting: str
+    instead: str
+    """what works everywhere"""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ComputeRule:
     """How a worker computes forward and backward passes."""
 
@@ -56,6 +65,15 @@ def compute_rule(job: Job, *, on_gpu: bool) -> ComputeRule | None:
         activation_checkpointing=train.activation_checkpointing,
         frozen=model.frozen if isinstance(model, HfModel) else "fp32",
     )
+
+
+def gpus_alone(job: Job) -> GpusAlone | None:
+    """The setting of a job that works on GPUs alone, or None."""
+    if isinstance(job.model, HfModel) and job.model.attention in GPU_ATTENTION:
+        return GpusAlone(setting=f"model.attention {job.model.attention}", instead="model.attention: auto")
+    if kernels_of(job.train.kernels) == "liger":
+        return GpusAlone(setting="train.kernels liger", instead="train.kernels: own")
+    return None
 
 
 def attention_choices(precision: str, *, on_gpu: bool, is_deterministic: bool) -> tuple[str, ...]:

@@ -123,7 +123,7 @@ class Job(Section):
             "may change bits from one world size to another, and batch.equality is bitwise": (
                 self.batch.equality == "bitwise"
             ),
-            "needs GPUs, and workers.gpus is 0": is_torchs and not self.workers.gpus,
+            "needs GPUs, and workers.gpus is 0": not self.workers.gpus,
             "was not tried in compiled blocks, and train.compile is blocks": is_torchs and bool(self.train.compile),
         }
         if found := [reason for reason, is_so in reasons.items() if is_so]:

@@ -64,9 +64,9 @@ class HfModel(Section):
     )
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2", "varlen"] = Field(
         default="auto",
-        description="how transformers computes attention. flash_attention_2: the package flash-attn. varlen: torch's "
-        "own flash attention (GPUs, bf16, torch 2.11, not in bitwise runs). auto: flash_attention_2 on GPUs where it "
-        "is installed and the job computes in bf16 (not in bitwise runs), else sdpa",
+        description="how attention is computed. flash_attention_2: the package flash-attn. varlen: torch's own flash "
+        "attention (torch 2.11 or newer). Both need GPUs and bf16, and are not for bitwise runs. auto: "
+        "flash_attention_2 where it is installed and can be used, else sdpa",
     )
     chat_template: str | None = Field(
         default=None, min_length=1, description="path of a Jinja file. null means the template of the tokenizer"

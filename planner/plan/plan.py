@@ -161,7 +161,7 @@ class Plan(ABC):
         if self.world_size == 1 or self.max_micro_batch >= 2 or (sample_tokens or 0) >= _ENOUGH_TOKENS:
             return ""
         # A higher cap helps only where the cap, not the share, makes the micro-batch small.
-        raise_cap = "raise max_micro, use bf16 or activation checkpointing, or " if self.step_cost > 1 else ""
+        raise_cap = "raise max_micro (bf16 and activation checkpointing save memory), or " if self.step_cost > 1 else ""
         size = f"{self.max_micro_batch}" + (f" ({sample_tokens:,} tokens)" if sample_tokens else "")
         return f"micro-batch {size} is communication-bound under FSDP: {raise_cap}use fewer workers"
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from planner.base.text import counted
 from planner.errors import UserError
 from planner.job import Job, Workers, batch_sizes, workers_of
+from planner.job.compute import gpus_alone
 from planner.job.resource_names import hint
 from planner.local_cluster.embedded import EmbeddedCluster, NodeShape
 from planner.plan import useful_workers
@@ -90,11 +91,13 @@ def local_cluster(job: Job, nodes: int) -> LocalShape:
     few for `workers.min`, one per core.
 
     Raises:
-        UserError: it has fewer nodes than `workers.min`, or more than `MOST_NODES`.
+        UserError: it has fewer nodes than `workers.min`, or more than `MOST_NODES`, or no GPU for what needs one.
     """
     if not 0 <= nodes <= MOST_NODES:
         raise UserError(f"nodes is {nodes}. Write 1 to {MOST_NODES}, or 0 for as many as the run uses")
     gpus = _num_gpus() if job.workers.gpus else 0
+    if not gpus and (needs := gpus_alone(job)):
+        raise UserError(f"{needs.setting} needs GPUs, and this machine has none. Write {needs.instead}")
     most = min(nodes or gpus or _cpu_places(job.workers), gpus or MOST_NODES, MOST_NODES)
     if most < job.workers.min:
         raise UserError(_too_few(job.workers, most, gpus, nodes))

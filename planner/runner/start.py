@@ -245,9 +245,9 @@ def _adapters(job: Job) -> str:
     model = job.model
     if not isinstance(model, HfModel) or model_files.folder_here(model.path, model.revision) is None:
         return ""
-    from planner.train.models.hf import adapters_of, build_on_meta  # torch and transformers
+    from planner.train.models.hf import adapters_of, build_for_shapes  # torch and transformers
 
-    built, _ = build_on_meta(model, is_computing=False)
+    built, _ = build_for_shapes(model)
     return adapters_text(adapters_of(built)) if model.lora is not None else ""
 
 

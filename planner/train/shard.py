@@ -17,7 +17,7 @@ from planner.train.models.blocks import compile_block
 from planner.train.models.first_weights import compute_buffers, draw, draw_adapters, read, stored_buffers
 from planner.train.models.four_bit import quantize
 from planner.train.models.gpt import Gpt
-from planner.train.models.hf import HfCausal, bare_copy, build_on_meta, fastest_attention
+from planner.train.models.hf import HfCausal, bare_copy, build_for_shapes, build_on_meta, fastest_attention
 from planner.train.world import World
 
 
@@ -140,6 +140,6 @@ def hf_shapes(config: HfModel) -> ModelShapes:
     Raises:
         UserError: there is no such model, or it cannot be trained with the job's settings.
     """
-    model, _ = build_on_meta(config, is_computing=False)
+    model, _ = build_for_shapes(config)
     trained = Counter(tuple(parameter.shape) for parameter in model.parameters() if parameter.requires_grad)
     return ModelShapes(trained=trained, num_blocks=len(blocks_of(model)))

@@ -1,6 +1,7 @@
 """`--dry-run` checks what can be checked, shows what would happen, and does nothing."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -72,6 +73,16 @@ def test_all_that_happens_to_the_gradient_is_listed(cli, job):
     ]
 
 
+def test_compute_and_the_length_of_samples_are_in_both_forms(cli, job):
+    """As in the plan. The tiny job's samples are windows of equal length."""
+    arguments = ("run", job, "--nodes", "3", "--dry-run", "--set", "batch.max_micro=1")
+    found = json.loads(cli(*arguments, "--json").out)
+    assert (found["compute"]["precision"], found["compute"]["attention"]) == ("fp32", ["sdpa"])
+    (warning,) = found["plan"]["warnings"]
+    assert re.match(r"micro-batch 1 \(\d+ tokens\) is communication-bound", warning)
+    assert warning in cli(*arguments).out
+
+
 def test_a_loop_of_ones_own_is_not_clipped_unless_asked(cli, own_job, tmp_path):
     """The user owns the optimizer, so planner adds nothing that they did not ask for."""
     (tmp_path / "loop.py").write_text("def dataset():\n    return range(9)\n\ndef train(run):\n    pass\n")
@@ -85,6 +96,11 @@ def test_a_loop_of_ones_own_is_not_clipped_unless_asked(cli, own_job, tmp_path):
 def test_a_job_for_gpus_on_a_machine_without_one_is_warned_of(cli, job, monkeypatch):
     """The warning says what the run would do. A job for CPUs, or a machine with GPUs, has none."""
     arguments = ("run", job, "--dry-run", "--set", "workers.gpus=1")
+    trains_on_gpus = []
+    rule = dry_run.compute_rule
+    monkeypatch.setattr(
+        dry_run, "compute_rule", lambda job, *, on_gpu: trains_on_gpus.append(on_gpu) or rule(job, on_gpu=on_gpu)
+    )
     monkeypatch.setattr(local, "_num_gpus", lambda: 0)
     lines = cli(*arguments).out.splitlines()
     warning = "workers.gpus is 1 and this machine has no GPU. The workers train on the CPU"
@@ -93,6 +109,7 @@ def test_a_job_for_gpus_on_a_machine_without_one_is_warned_of(cli, job, monkeypa
     assert "warning" not in cli("run", job, "--dry-run").out
     monkeypatch.setattr(local, "_num_gpus", lambda: 2)
     lines = cli(*arguments).out.splitlines()
+    assert trains_on_gpus == [False, False, False, True]
     assert lines[1] == "cluster   local Ray cluster, 2 workers (2 GPUs)"
     assert lines[2].startswith("steps     ")
 

@@ -166,3 +166,22 @@ def test_a_resource_that_probably_means_another_is_warned_of(cli, job):
         "workers.gpus\n"
     ) in out
     assert "warning" not in cli("run", job, "--set", "workers.resources={fast_disk: 1}", "--dry-run").out
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("model.attention=varlen", "model.attention varlen needs GPUs, and this machine has none. Write model.attent"),
+        ("model.attention=flash_attention_2", "model.attention flash_attention_2 needs GPUs, and this machine has n"),
+        ("train.kernels=liger", "train.kernels liger needs GPUs, and this machine has none. Write train.kernels: own"),
+    ],
+)
+def test_what_works_on_gpus_alone_is_refused_where_workers_would_train_on_the_cpu(job, machine, setting, says):
+    """Before a cluster starts, so that a dry run says it, too."""
+    hf = ["model={kind: hf, path: m, context: 8}", "data={kind: chat, path: rows}", "objective=sft"]
+    asked = read_job(job, [*hf, "workers.gpus=1", "train.precision=bf16", setting])
+    machine(cores=2)
+    with pytest.raises(UserError, match=f"^{says}"):
+        local_cluster(asked, 0)
+    machine(cores=2, gpus=1)
+    assert local_cluster(asked, 0).gpus == 1

@@ -288,6 +288,26 @@ def test_how_workers_compute_is_above_the_table(cli, demo, own_job):
     assert "\ncompute: your own loop decides it\n" in cli("plan", own_job).out
 
 
+@pytest.mark.parametrize(
+    ("gpus", "attention"), [(1, "flash attention where it is installed (else sdpa)"), (0, "sdpa attention")]
+)
+def test_attention_is_told_for_the_workers_that_the_job_asks_for(cli, demo, gpus, attention):
+    """Not for this machine, which does not train."""
+    hf = ("model={kind: hf, path: m, context: 8}", "data={kind: chat, path: rows}", "objective=sft")
+    settings = (*hf, "train.precision=bf16", f"workers.gpus={gpus}")
+    out = cli("plan", demo, *(part for setting in settings for part in ("--set", setting))).out
+    assert f"\ncompute: bf16, {attention}, torch's kernels" in out
+
+
+@pytest.mark.parametrize(("context", "says"), [(512, "micro-batch 1 (512 tokens) is communication-bound"), (8_000, "")])
+def test_long_samples_are_work_enough(cli, demo, context, says):
+    """In the table and in the JSON."""
+    settings = ("--gpus", "2-3", "--set", "batch.max_micro=1", "--set", f"model.context={context}")
+    for text in (cli("plan", demo, *settings).out, cli("plan", demo, *settings, "--json").out):
+        assert ("communication-bound" in text) == bool(says)
+        assert says in text
+
+
 NOTE = "This job runs on 2 to 6 workers (workers.min, workers.max, batch.global). Other rows are what-if."
 
 

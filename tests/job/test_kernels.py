@@ -50,6 +50,11 @@ def test_jobs_on_gpus_may_have_both():
             {"model": {"attention": "flash_attention_2"}},
             "flash_attention_2 computes in bf16, and train.precision is",
         ),
+        (
+            {"precision": "bf16"},
+            {"model": {"attention": "flash_attention_2"}, "workers": {"gpus": 0}},
+            "flash_attention_2 needs GPUs, and workers.gpus is 0. Write model.attention: auto",
+        ),
         ({"compile": "blocks"}, {"model": {"lora": {"rank": 2}, "frozen": "nf4"}}, "cannot compile 4-bit weights"),
     ],
 )

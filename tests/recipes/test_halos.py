@@ -218,3 +218,13 @@ def test_convert_says_how_many_steps_n_examples_are(steps, there):
     assert "HALOs' schedule expects 312" in line
     assert line.count("accumulation steps") == (1 if there else 0)
     assert (there or "") in line
+
+
+def test_flash_attention_is_dropped_from_a_recipe_in_fp32():
+    """planner refuses a job with both. A recipe in bf16 keeps it."""
+    asks = "++model.attn_implementation=flash_attention_2"
+    recipe = bare("sft", asks, "++model.policy_dtype=float32")
+    assert job_of(recipe)[0].model.attention == "auto"
+    says = "model.attn_implementation flash_attention_2 computes in bf16, and model.policy_dtype is float32"
+    assert says in lines(recipe.draft)
+    assert job_of(bare("sft", asks, "++model.policy_dtype=bfloat16"))[0].model.attention == "flash_attention_2"

@@ -5,7 +5,9 @@ import re
 import pytest
 
 from planner.errors import RecipeError
+from planner.job import HfModel
 from planner.recipes import RecipeOptions, job_of, read_recipe
+from planner.recipes.rendering import attention_of
 from planner.recipes.rewrite import rewrite
 
 TRL = "model_name_or_path: org/m\nper_device_train_batch_size: 8\ngradient_accumulation_steps: 2\nlearning_rate: 1e-6\n"
@@ -322,3 +324,19 @@ def test_the_handbooks_qlora_recipes_lose_nothing_of_their_weights_and_passes(tm
     assert job.train.activation_checkpointing is True
     told = {note.key for note in recipe.draft.dropped}
     assert told == {"torch_dtype", "gradient_checkpointing_kwargs.use_reentrant"}
+
+
+def test_attention_that_planner_does_not_have_is_dropped_with_what_it_has(tmp_path):
+    file = tmp_path / "a.yaml"
+    file.write_text(f"{TRL}bf16: true\nattn_implementation: kernels-community/flash-attn2\ndataset_name: a/b\n")
+    draft = read_recipe(str(file), (), RecipeOptions(gpus=8, method="sft")).draft
+    assert "attention" not in draft.job["model"]
+    (told,) = [note.text for note in draft.dropped if note.key == "attn_implementation"]
+    assert told.startswith("kernels-community/flash-attn2: planner has sdpa, eager and flash_attention_2")
+
+
+def test_other_systems_have_no_attention_of_planners_own():
+    """They know the names of transformers."""
+    names = ("auto", "varlen", "eager", "flash_attention_2")
+    models = [HfModel(kind="hf", path="m", context=8, attention=name) for name in names]
+    assert [attention_of(model) for model in models] == ["sdpa", "sdpa", "eager", "flash_attention_2"]

@@ -108,7 +108,7 @@ def test_a_note_stays_on_its_line_as_long_as_it_fits():
 
 def test_what_several_rows_would_say_of_communication_is_told_once_below():
     """With their counts. A row that alone has it keeps it."""
-    advice = "raise max_micro, use bf16 or activation checkpointing, or use fewer workers"
+    advice = "raise max_micro (bf16 and activation checkpointing save memory), or use fewer workers"
     table = plan_table(plans(1, 2, 3, 5, 64, max_micro=1))
     assert table[-1] == f"2-3, 5 GPUs: micro-batch 1 is communication-bound under FSDP: {advice}"
     assert [line for line in table if "communication-bound" in line] == [table[5], table[-1]]

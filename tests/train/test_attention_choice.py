@@ -6,7 +6,7 @@ import torch
 from planner.errors import UserError
 from planner.job import HfModel
 from planner.job.compute import FLASH, attention_choices
-from planner.train.models.hf import build_on_meta, fastest_attention
+from planner.train.models.hf import build_for_shapes, build_on_meta, fastest_attention
 from planner.train.shard import hf_shapes
 
 
@@ -32,22 +32,11 @@ def test_a_worker_takes_what_a_dry_run_says(installed, device, precision, is_det
     assert (found == FLASH) == (installed and (device, precision, is_deterministic) == ("cuda", "bf16", False))
 
 
-def test_a_worker_without_the_package_says_so(tiny_model):
-    """It does not blame the model's files. The package has no wheels for CPUs, so it is not installed for tests."""
-    path = str(tiny_model("llama"))
-    model = HfModel.model_validate({"kind": "hf", "path": path, "context": 24, "attention": FLASH})
-    with pytest.raises(
-        UserError, match=r"^model\.attention flash_attention_2: the package flash-attn cannot be used"
-    ) as caught:
-        build_on_meta(model)
-    assert str(caught.value).endswith("Install it there, or write model.attention: auto")
-
-
-def test_names_and_shapes_are_known_without_the_package(tiny_model):
-    """Where a job is checked, submitted and exported, nobody computes attention."""
-    path = str(tiny_model("llama"))
-    plain = HfModel.model_validate({"kind": "hf", "path": path, "context": 24})
-    flash = plain.model_copy(update={"attention": FLASH})
-    assert hf_shapes(flash) == hf_shapes(plain)
-    built, _ = build_on_meta(flash, is_computing=False)
-    assert built.state_dict().keys() == build_on_meta(plain)[0].state_dict().keys()
+def test_flash_attention_that_is_not_installed_is_refused_with_what_to_write(tiny_model):
+    """By workers. A driver on a node without GPUs, and an export, do not compute with the model and need no package."""
+    config = HfModel(kind="hf", path=str(tiny_model("llama")), context=24, attention="flash_attention_2")
+    says = r"^model\.attention flash_attention_2 needs GPUs and the package flash-attn .* Write model\.attention: auto$"
+    with pytest.raises(UserError, match=says):
+        build_on_meta(config)
+    assert build_for_shapes(config)[0].hf.config._attn_implementation == "sdpa"
+    assert hf_shapes(config) == hf_shapes(config.model_copy(update={"attention": "auto"}))

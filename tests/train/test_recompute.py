@@ -3,8 +3,10 @@
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 from planner.job import GptModel, HfModel
+from planner.train.models.blocks import checkpoint_settings
 from planner.train.models.gpt import Gpt
 from planner.train.models.hf import build_on_meta
 
@@ -76,3 +78,23 @@ def test_models_of_transformers_have_it_too(tiny_model, family):
     (expected, _), (gradients, recomputed) = found
     assert recomputed == []
     assert all(torch.equal(one, other) for one, other in zip(gradients, expected, strict=True))
+
+
+# As torch and the package flash-attn name theirs. No name says "attention".
+@pytest.mark.parametrize("operation", ["torch_attn::_varlen_attn", "flash_attn::_flash_attn_varlen_forward"])
+def test_attention_of_other_libraries_is_kept_too(operation):
+    """`model.attention: varlen` and `flash_attention_2` compute attention by operations that are not torch's own."""
+    library, name = operation.split("::")
+    calls = []
+
+    def attention(x: torch.Tensor) -> torch.Tensor:
+        calls.append(name)
+        return x * 2
+
+    attend = torch.library.custom_op(f"{library}::of_a_test{name}", attention, mutates_args=())
+    attend.register_autograd(lambda _, gradient: gradient * 2)
+    for how, expected in ((True, 2), ("selective", 1)):
+        calls.clear()
+        inputs = torch.ones(3, requires_grad=True)
+        checkpoint(lambda x: attend(x).sin(), inputs, **checkpoint_settings(how)).sum().backward()
+        assert len(calls) == expected

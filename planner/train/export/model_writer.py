@@ -23,7 +23,7 @@ from planner.train.export.tensor_files import TensorSpec
 from planner.train.models import private
 from planner.train.models.first_weights import read_rows, rows_of, stored_buffers
 from planner.train.models.four_bit import pack, quantizable, unpack
-from planner.train.models.hf import ADAPTER, HfCausal, build_on_meta, peft_name, transformers_name
+from planner.train.models.hf import ADAPTER, HfCausal, build_for_shapes, peft_name, transformers_name
 from planner.train.state import MODEL
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -62,7 +62,7 @@ class Writer:
 
     def write(self, *, merge: bool) -> tuple[What, list[Path], int]:
         """Write all files. Returns the kind of export, the files with tensors, and the number of tensors."""
-        bare, _ = build_on_meta(self.model, is_computing=False)
+        bare, _ = build_for_shapes(self.model)
         self._copy_tokenizer()
         if self.model.lora is None:
             return "model", *self._weights(bare, self._trained(bare))

@@ -12,6 +12,8 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 Checkpointing = Literal["selective"] | bool
 
 _PRODUCTS = frozenset({"mm", "addmm"})
+# `aten::_scaled_dot_product_flash_attention`, and `torch_attn::_varlen_attn` and `flash_attn::_flash_attn_forward`
+_ATTENTION = ("attention", "_attn")
 
 
 def checkpoint_settings(how: Checkpointing) -> dict[str, Any]:
@@ -33,7 +35,7 @@ def _contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any
 
     def policy(context: Any, operation: Any, *_: Any, **__: Any) -> CheckpointPolicy:
         name = operation.name().removeprefix("aten::").partition(".")[0]
-        keeps = "attention" in name and "backward" not in name
+        keeps = any(part in name for part in _ATTENTION) and "backward" not in name
         if name in _PRODUCTS:
             # Before torch 2.13, the recomputation asks again.
             num_products[context.is_recompute] += 1

@@ -27,6 +27,7 @@ from planner.train.models.head import Targets, log_probs_in, log_probs_of
 ADAPTER = "default"
 """peft's name for a model's only adapter"""
 _PREFIX = "hf."
+_WRITE_AUTO = "Write model.attention: auto"
 
 
 class HfCausal(nn.Module):
@@ -130,7 +131,6 @@ def build_on_meta(
     activation_checkpointing: Checkpointing = False,
     auto_attention: str = "sdpa",
     use_liger: bool = False,
-    is_computing: bool = True,
 ) -> tuple[HfCausal, Path]:
     """The model on the meta device (without memory) in float32, and the folder of its files.
 
@@ -139,28 +139,35 @@ def build_on_meta(
         activation_checkpointing: what the backward pass computes again.
         auto_attention: what `model.attention: auto` stands for.
         use_liger: whether Liger's kernels take the place of torch's.
-        is_computing: whether this process computes with it. Else attention that is not installed here does not matter:
-            names and shapes are the same without it.
 
     Raises:
         UserError: the folder holds no model that can be trained with the job's settings.
     """
     folder = check(config)
+    import transformers
+
+    escape_logs()
     document_attention.use_in_transformers()
     varlen_attention.use_in_transformers()
-    escape_logs()  # transformers is imported by now
+    from_config: Any = transformers.AutoModelForCausalLM.from_config
+
+    def built(attention: str) -> Any:
+        with torch.device("meta"):
+            # float32 whatever the files hold: FSDP casts weights for a pass, and the optimizer needs them in full.
+            return from_config(settings, attn_implementation=attention, dtype=torch.float32, trust_remote_code=False)
+
     try:
-        hf = _model_of(folder, config.attention, auto_attention, is_computing=is_computing)
+        settings = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        # By default, transformers keeps the keys and values of every layer, for a generation that never comes.
+        settings.use_cache = False
+        try:
+            hf = built(auto_attention if config.attention == "auto" else config.attention)
+        except ValueError:
+            if config.attention != "auto" or auto_attention == "sdpa":
+                raise
+            hf = built("sdpa")  # the model has no flash attention
     except Exception as error:
-        # An unknown model_type, a model with its own code, or attention that is not installed. Values of a wrong type
-        # can raise anything.
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        if config.attention == FLASH and isinstance(error, ImportError):
-            raise UserError(
-                f"model.attention {FLASH}: the package flash-attn cannot be used on a worker ({reason}). "
-                "Install it there, or write model.attention: auto"
-            ) from error
-        raise UserError(f"{folder / CONFIG}: transformers cannot make a model from it: {reason}") from error
+        raise _refusal(config, folder, error) from error
     if config.attention == VARLEN:
         varlen_attention.check(hf)
     if use_liger:
@@ -174,30 +181,27 @@ def build_on_meta(
     return HfCausal(hf, has_adapters=config.lora is not None), folder
 
 
-def _model_of(folder: Path, attention: str, auto_attention: str, *, is_computing: bool) -> Any:
-    """The model of transformers for a folder's configuration, on the meta device. It can raise anything."""
-    import transformers
+def _refusal(config: HfModel, folder: Path, error: Exception) -> UserError:
+    """Of a model that transformers did not make.
 
-    from_config: Any = transformers.AutoModelForCausalLM.from_config
-    settings = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    # By default, transformers keeps the keys and values of every layer, for a generation that never comes.
-    settings.use_cache = False
+    It may have an unknown model_type, code of its own, or attention that is not installed. Values of a wrong type can
+    raise anything.
+    """
+    if config.attention == FLASH and isinstance(error, ImportError):
+        needs = "GPUs and the package flash-attn on every worker"
+        return UserError(f"model.attention {FLASH} needs {needs}. {_WRITE_AUTO}")
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    advice = f". {_WRITE_AUTO}" if config.attention == FLASH and "Attention" in reason else ""
+    return UserError(f"{folder / CONFIG}: transformers cannot make a model from it: {reason}{advice}")
 
-    def built(attention: str) -> Any:
-        with torch.device("meta"):
-            # float32 whatever the files hold: FSDP casts weights for a pass, and the optimizer needs them in full.
-            return from_config(settings, attn_implementation=attention, dtype=torch.float32, trust_remote_code=False)
 
-    try:
-        return built(auto_attention if attention == "auto" else attention)
-    except ValueError:
-        if attention != "auto" or auto_attention == "sdpa":
-            raise
-        return built("sdpa")  # the model has no flash attention
-    except ImportError:
-        if is_computing:
-            raise
-        return built("sdpa")
+def build_for_shapes(config: HfModel) -> tuple[HfCausal, Path]:
+    """As `build_on_meta`, for what does not compute with the model. This machine may lack GPUs and flash-attn.
+
+    Raises:
+        UserError: the folder holds no model that can be trained with the job's settings.
+    """
+    return build_on_meta(config.model_copy(update={"attention": "auto"}) if config.attention == FLASH else config)
 
 
 def add_adapters(hf: Any, lora: Lora) -> None:

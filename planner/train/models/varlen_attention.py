@@ -67,7 +67,8 @@ def kernel() -> Callable[..., Tensor]:
         found = varlen_attn
     # Versions of torch differ in its arguments, so they decide and not the version.
     if found is None or "window_size" not in inspect.signature(found).parameters:
-        raise UserError(f"model.attention varlen needs torch 2.11, and this worker has {torch.__version__}. {_OTHER}")
+        has = f"this worker has {torch.__version__}"
+        raise UserError(f"model.attention varlen needs torch 2.11 or newer, and {has}. {_OTHER}")
     return found  # type: ignore[no-any-return]
 
 
@@ -82,8 +83,8 @@ def require(device: torch.device) -> None:
     found = torch.cuda.get_device_capability(device)
     if found < _LEAST_CAPABILITY:
         raise UserError(
-            f"model.attention varlen needs a GPU of compute capability 8.0, and this one has {found[0]}.{found[1]}. "
-            f"{_OTHER}"
+            "model.attention varlen needs a GPU of compute capability 8.0 or more, and this one has "
+            f"{found[0]}.{found[1]}. {_OTHER}"
         )
     kernel()
 
