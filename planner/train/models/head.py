@@ -28,8 +28,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-CHUNK_LOGITS = {"cpu": 2**25, "cuda": 2**28}
-"""kind of device -> most logits of a chunk: 128 MiB in float32 on the CPU, 512 MiB in bfloat16 on a GPU"""
+CHUNK_LOGITS = {"cpu": 2**26, "cuda": 2**28}
+"""kind of device -> most logits of a chunk: 256 MiB in float32 on the CPU, 512 MiB in bfloat16 on a GPU"""
+# Kind of device -> most logits whose part of the head's gradient is one product. On a CPU, a sum over fewer tokens
+# rounds less, and products for logits are faster with more (261 and 523 tokens at V = 128,256: bench/loss.py).
+_HEAD_LOGITS = {"cpu": 2**25, "cuda": 2**28}
 _BLOCK_LOGITS = {"cpu": 2**21, "cuda": 2**26}
 """kind of device -> most logits whose softmax is computed at once, in float32: 8 MiB and 256 MiB"""
 
@@ -141,14 +144,18 @@ class _HeadGradient:
 
     def add(self, excess: Tensor, states: Tensor) -> None:
         """Add a chunk: `(C, V)` and `(C, D)`."""
-        if self._weight is not None and self._dtype == torch.float32:
-            # In place: the product by itself would be another matrix of the head's size for each chunk.
-            self._weight.addmm_(excess.T, states)
-        # `addmm_` takes one type only, and sums over chunks in bf16 would lose most of their bits.
-        elif self._weight is not None:
-            self._weight.add_(excess.T @ states)
+        if self._weight is not None:
+            for rows in _chunks(len(states), states, _HEAD_LOGITS, excess.shape[1]):
+                self._add_product(self._weight, excess[rows], states[rows])
         if self._bias is not None:
             self._bias.add_(excess.sum(dim=0, dtype=torch.float32))
+
+    def _add_product(self, total: Tensor, excess: Tensor, states: Tensor) -> None:
+        if self._dtype == torch.float32:
+            # In place: the product by itself would be another matrix of the head's size for each chunk.
+            total.addmm_(excess.T, states)
+        else:  # `addmm_` takes one type only, and sums over chunks in bf16 would lose most of their bits
+            total.add_(excess.T @ states)
 
     def times(self, factor: Tensor | float) -> tuple[Tensor | None, Tensor | None]:
         """The gradients times a number. The sums are used up."""
