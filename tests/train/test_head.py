@@ -44,15 +44,19 @@ def gradients(function, tensors, targets, factors):
     vocabulary=st.integers(1, 40),
     num_tokens=st.integers(0, 21),
     chunk=st.integers(1, 200),
+    part=st.integers(1, 200),
     block=st.integers(1, 200),
     has_bias=st.booleans(),
     is_summed=st.booleans(),
     is_frozen=st.booleans(),
 )
 def test_values_and_gradients_are_those_of_whole_logits(
-    seed, vocabulary, num_tokens, chunk, block, has_bias, is_summed, is_frozen
+    seed, vocabulary, num_tokens, chunk, part, block, has_bias, is_summed, is_frozen
 ):
-    """For any chunk, with and without bias, with a frozen head, and for no tokens at all (a ghost)."""
+    """For any chunk, and any part of it that is one product of the head's gradient.
+
+    With and without bias, with a frozen head, and for no tokens at all (a ghost).
+    """
     hidden, weight, bias, places, tokens = inputs(seed, vocabulary=vocabulary, num_tokens=num_tokens, has_bias=has_bias)
     targets = Targets(places=places, tokens=tokens, is_summed=is_summed)
     factors = torch.tensor(-0.3) if is_summed else torch.linspace(-1, 2, num_tokens)
@@ -64,6 +68,7 @@ def test_values_and_gradients_are_those_of_whole_logits(
             t.requires_grad_(not is_frozen)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(head.CHUNK_LOGITS, "cpu", chunk)
+        patch.setitem(head._HEAD_LOGITS, "cpu", part)
         patch.setitem(head._BLOCK_LOGITS, "cpu", block)
         found, grads = gradients(log_probs_of, single, targets, factors)
     expected, exact = gradients(whole, (hidden, weight, bias), targets, factors.double())
