@@ -1,5 +1,6 @@
 """Opens rows of prompts and completions: reads the files, tokenizes once, and returns a sample set."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -12,19 +13,20 @@ from planner.data.base import Progress
 from planner.data.examples import BadRow, Example, PlainText, PromptCompletions
 from planner.data.formats import RowFormat, format_of
 from planner.data.hf_tokenizer import HfTokenizer
+from planner.data.mixture import times_used, used_rows
 from planner.data.packing import pack
-from planner.data.paths import source_stamps
 from planner.data.row import Row
 from planner.data.row_files import package_code_digests
-from planner.data.rows import read_rows
+from planner.data.rows import open_rows
 from planner.data.sample_cache import cached
-from planner.data.sample_sets import ChatSet, FeedbackSet, PackedSet, PairSet, SampleSet, samples_digest
+from planner.data.sample_sets import ChatSet, FeedbackSet, PackedSet, PairSet, SampleSet, joined, samples_digest
 from planner.data.samples import Ids
 from planner.data.shared_array import SharedArray
+from planner.data.source_stamps import row_stamps
 from planner.data.tokenizer import ByteTokenizer, MarkedText, Marks, PromptText, Tokenizer
 from planner.data.truncation import LengthLimits
 from planner.errors import DataError
-from planner.job import ChatData, FeedbackData, GptModel, HfModel, PairsData
+from planner.job import ChatData, FeedbackData, GptModel, HfModel, PairsData, RowSource
 
 # The tokenizers library uses all cores for one batch.
 _ROWS_PER_BATCH = 1000
@@ -39,7 +41,7 @@ def open_conversations(
         DataError: a file or a row cannot be used. The message names it, with the line or the row's number.
     """
     # First, so that missing files are reported before a tokenizer is downloaded.
-    stamps = source_stamps(data.path)
+    stamps = row_stamps(data)
     tokenizer = tokenizer_of(model)
     code = package_code_digests(Path(file) for file, _, _ in stamps)
     facts = (data.model_dump_json(), model.context, tokenizer.digest, stamps, code)
@@ -60,8 +62,20 @@ def tokenizer_of(model: GptModel | HfModel) -> Tokenizer:
 def _tokenized(
     data: ChatData | PairsData | FeedbackData, context: int, tokenizer: Tokenizer, progress: Progress
 ) -> SampleSet:
-    opening = _RowTokenizer(data, context, tokenizer)
-    rows = read_rows(data.path, data.split)
+    """The samples of all sets. Each set is tokenized, checked and packed by itself."""
+    opened = [open_rows(each) for each in data.sets]
+    if not data.mixture:
+        return _tokenized_set(_RowTokenizer(data, data.sets[0], context, tokenizer), opened[0].read(), progress)
+    found = [rows.count() for rows in opened]
+    named = []
+    for each, rows, num_rows, used in zip(data.sets, opened, found, used_rows(data.sets, found), strict=True):
+        times = None if used == num_rows else times_used(num_rows, used, data.seed)
+        tokenized = _tokenized_set(_RowTokenizer(data, each, context, tokenizer), rows.read(times), progress)
+        named.append((each.name, tokenized))
+    return joined(named)
+
+
+def _tokenized_set(opening: "_RowTokenizer", rows: Iterator[Row], progress: Progress) -> SampleSet:
     while batch := list(islice(rows, _ROWS_PER_BATCH)):
         progress(*batch[0].read)
         opening.add(batch)
@@ -78,8 +92,10 @@ class _Rendered:
 class _RowTokenizer:
     """Takes rows in order, and collects their samples in arrays."""
 
-    def __init__(self, data: ChatData | PairsData | FeedbackData, context: int, tokenizer: Tokenizer) -> None:
-        self._data, self._tokenizer = data, tokenizer
+    def __init__(
+        self, data: ChatData | PairsData | FeedbackData, source: RowSource, context: int, tokenizer: Tokenizer
+    ) -> None:
+        self._data, self._path, self._tokenizer = data, source.path, tokenizer
         self._limits = LengthLimits(context=context, max_prompt=data.max_prompt, side=data.cut_prompt)
         self._tokens, self._ends, self._marks = SharedArray.new("<i4"), SharedArray.new("<i8"), SharedArray.new("?")
         self._end = self._num_rows = self._num_samples = self._num_cut = self._tokens_cut = self._num_apart = 0
@@ -141,8 +157,7 @@ class _RowTokenizer:
         if isinstance(example, PlainText):
             raise DataError.of(
                 "data.path",
-                f"{self._data.path!r} holds rows of text, which have no completions for the loss. "
-                "Write data.loss_on: all",
+                f"{self._path!r} holds rows of text, which have no completions for the loss. Write data.loss_on: all",
             )
         return True
 
@@ -230,7 +245,7 @@ class _RowTokenizer:
         if self._bad_rows.found and (self._data.bad_rows == "refuse" or not self._num_samples):
             raise DataError(self._bad_rows.refusal(self._num_rows))
         if not self._num_samples:
-            raise DataError.of("data.path", f"{self._data.path!r} holds no rows")
+            raise DataError.of("data.path", f"{self._path!r} holds no rows")
         tokens, ends, marks, context = self._tokens, self._ends, self._marks, self._limits.context
         if isinstance(self._data, PairsData):
             digest = samples_digest("pairs", tokens, ends)

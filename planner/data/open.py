@@ -3,6 +3,7 @@
 from planner.data.base import AnyDataset, Progress, no_progress
 from planner.data.conversations import open_conversations
 from planner.data.jsonl import JsonlDataset
+from planner.data.sample_sets import SetRows
 from planner.data.text_files import TextDataset
 from planner.data.tokens import TokensDataset
 from planner.data.user_dataset import OwnDataset
@@ -27,3 +28,9 @@ def open_dataset(data: Data, model: Model, progress: Progress = no_progress) -> 
             return JsonlDataset.open(data.path, data.field, model.context, progress)
         case _:
             return open_conversations(data, model, progress)
+
+
+def sets_of(dataset: AnyDataset) -> tuple[SetRows, ...]:
+    """The sets of a mixture, in the order of their rows. Empty for any other data set."""
+    sets: tuple[SetRows, ...] = getattr(dataset, "sets", ())
+    return sets

@@ -4,7 +4,7 @@ import glob
 import hashlib
 import os
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
@@ -97,6 +97,15 @@ def source_stamps(path: str) -> Stamps:
         DataError: there is no file, or one cannot be read.
     """
     _, files = resolve(path)
+    return stamps_of_files(files)
+
+
+def stamps_of_files(files: Iterable[Path]) -> Stamps:
+    """Stamps of files.
+
+    Raises:
+        DataError: one cannot be read.
+    """
     try:
         return tuple((str(file), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files)
     except OSError as error:

@@ -38,6 +38,8 @@ class Row:
     """why the row cannot be used, empty if it can"""
     read: tuple[int, int]
     """(amount read before this row, total amount), in bytes or rows"""
+    nulls: frozenset[str] = frozenset()
+    """names whose values are null"""
 
 
 def row_of(found: RawRow, read: tuple[int, int]) -> Row:
@@ -45,8 +47,10 @@ def row_of(found: RawRow, read: tuple[int, int]) -> Row:
     flaw = found.flaw
     if not flaw and not isinstance(found.value, dict):
         flaw = f"{json_type(found.value)} instead of an object"
-    fields = {} if flaw else {key: item for key, item in found.value.items() if item is not None}
-    return Row(where=found.where, fields=fields, flaw=flaw, read=read)
+    value = {} if flaw else found.value
+    fields = {key: item for key, item in value.items() if item is not None}
+    nulls = frozenset(value.keys() - fields.keys()) if len(fields) < len(value) else frozenset()
+    return Row(where=found.where, fields=fields, flaw=flaw, read=read, nulls=nulls)
 
 
 def unreadable(what: object, error: BaseException) -> DataError:

@@ -1,32 +1,113 @@
 """The rows of a data set in order, over all of its files or of one split."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.data.hub_sets import is_hub_name, load_set
 from planner.data.paths import resolve
 from planner.data.row import Row, row_of
 from planner.data.row_files import reader_of
-from planner.data.tables import load_folder, table_rows
+from planner.data.tables import is_saved_folder, load_folder, require_columns, table_rows
 from planner.errors import DataError
+from planner.job import RowSource
 
 _ROWS_PER_READ = 1000
 
 
-def read_rows(path: str, split: str | None) -> Iterator[Row]:
-    """Every row at `path` that belongs to the split, in the order of files and lines.
+class SourceRows(Protocol):
+    """The rows of one data set, opened."""
+
+    def count(self) -> int:
+        """How many rows there are, those that cannot be used included."""
+        ...
+
+    def read(self, times: NDArray[np.int64] | None = None) -> Iterator[Row]:
+        """The rows in order, each as often as `times` says. Without it, each once.
+
+        Raises:
+            DataError: a file is broken.
+        """
+        ...
+
+
+def open_rows(source: RowSource) -> SourceRows:
+    """The rows that a job names.
 
     Raises:
         DataError: there is no data, a file is broken, or the split is missing or ambiguous.
     """
-    folder = Path(path)
-    if folder.is_dir():
-        yield from _folder_rows(folder, split)
-        return
-    _, files = resolve(path)
-    yield from _of_split(lambda: _file_rows(files), split, path)
+    folder = Path(source.path)
+    if folder.is_dir() and is_saved_folder(folder):
+        _refuse_hub_keys(source)
+        return _saved(folder, source)
+    if folder.is_dir() or is_hub_name(source.path):
+        return _of_hub(source)
+    _refuse_hub_keys(source)
+    _, files = resolve(source.path)
+    return _Stream(lambda: _of_split(lambda: _file_rows(files), source.split, source.path), source)
+
+
+def read_rows(path: str, split: str | None) -> Iterator[Row]:
+    """Every row at `path` that belongs to the split.
+
+    Raises:
+        DataError: there is no data, a file is broken, or the split is missing or ambiguous.
+    """
+    return open_rows(RowSource(path=path, split=split)).read()
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """Rows that can only be read one after another."""
+
+    rows: Callable[[], Iterator[Row]]
+    source: RowSource
+
+    def count(self) -> int:
+        return sum(1 for _ in self.rows())
+
+    def read(self, times: NDArray[np.int64] | None = None) -> Iterator[Row]:
+        rows = _with_columns(self.rows(), self.source)
+        if times is None:
+            yield from rows
+            return
+        for number, row in enumerate(rows):
+            for _ in range(times[number] if number < len(times) else 0):
+                yield row
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The rows of a table of the datasets library."""
+
+    table: Any
+    place: str
+    source: RowSource
+
+    def count(self) -> int:
+        return len(self.table)
+
+    def read(self, times: NDArray[np.int64] | None = None) -> Iterator[Row]:
+        columns = self.source.columns
+        if columns:
+            require_columns(self.table, self.place, columns.values())
+        numbers = np.arange(len(self.table)) if times is None else np.repeat(np.arange(len(times)), times)
+        rows = (row_of(found, (found.read, len(numbers))) for found in table_rows(self.table, self.place, numbers))
+        yield from _with_columns(rows, self.source)
+
+
+def _refuse_hub_keys(source: RowSource) -> None:
+    for key in ("config", "revision"):
+        if getattr(source, key) is not None:
+            raise DataError.of(
+                f"data.{key}", f"{source.path} is here, and only a data set of the hub has a {key}. Leave it out"
+            )
 
 
 def _file_rows(files: list[Path]) -> Iterator[Row]:
@@ -36,19 +117,48 @@ def _file_rows(files: list[Path]) -> Iterator[Row]:
             yield row_of(found, (start + found.read, before[-1]))
 
 
-def _folder_rows(folder: Path, split: str | None) -> Iterator[Row]:
+def _saved(folder: Path, source: RowSource) -> SourceRows:
+    """The rows of a folder that `save_to_disk` wrote."""
     loaded = load_folder(folder)
     if isinstance(loaded, dict):  # a DatasetDict: split name -> table
-        chosen = _chosen({str(name) for name in loaded}, split, str(folder))
-        yield from _table_rows(loaded[chosen], f"{folder}/{chosen}")
-    elif "split" not in loaded.column_names and split is not None and str(loaded.split) == split:
-        yield from _table_rows(loaded, str(folder))
-    else:
-        yield from _of_split(lambda: _table_rows(loaded, str(folder)), split, str(folder))
+        chosen = _chosen({str(name) for name in loaded}, source.split, str(folder))
+        return _Table(loaded[chosen], f"{folder}/{chosen}", source)
+    whole = _Table(loaded, str(folder), source.model_copy(update={"columns": None}))
+    if "split" in loaded.column_names:
+        return _Stream(lambda: _of_split(whole.read, source.split, str(folder)), source)
+    if source.split is not None and str(loaded.split) != source.split:
+        raise _no_split(source.split, str(folder))
+    return _Table(loaded, str(folder), source)
 
 
-def _table_rows(table: Any, place: str) -> Iterator[Row]:
-    return (row_of(found, (found.read, len(table))) for found in table_rows(table, place))
+def _of_hub(source: RowSource) -> SourceRows:
+    """The rows of a data set on the hub, or of a folder with its layout."""
+    loaded = load_set(source)
+    if not isinstance(loaded, dict):
+        return _Table(loaded, source.name, source)
+    chosen = _chosen({str(name) for name in loaded}, None, source.name)
+    return _Table(loaded[chosen], f"{source.name} {chosen}", source)
+
+
+# -- columns
+
+
+def _with_columns(rows: Iterator[Row], source: RowSource) -> Iterator[Row]:
+    """The rows with the columns that the job names, under planner's names."""
+    columns = source.columns
+    if columns is None:
+        yield from rows
+        return
+    missing = set(columns.values())
+    for row in rows:
+        missing -= row.fields.keys() | row.nulls
+        yield replace(
+            row, fields={ours: row.fields[theirs] for ours, theirs in columns.items() if theirs in row.fields}
+        )
+    if missing:
+        raise DataError.of(
+            "data.columns", f"no row of {source.name} has {', '.join(sorted(missing))}. Correct the names"
+        )
 
 
 # -- splits
@@ -65,9 +175,7 @@ def _of_split(read: Callable[[], Iterator[Row]], split: str | None, path: str) -
     whole = [row for row in first if not row.flaw]
     if not whole or not _split_of(whole[0]):
         if split is not None:
-            raise DataError(
-                f"data.split is {split!r}, but the rows at {path!r} have no text as split. Leave data.split out"
-            )
+            raise _no_split(split, path)
         for row in chain(first, rows):
             yield replace(row, flaw="it names a split, and rows before it do not") if _split_of(row) else row
         return
@@ -77,6 +185,10 @@ def _of_split(read: Callable[[], Iterator[Row]], split: str | None, path: str) -
             yield row
         elif not _split_of(row):
             yield replace(row, flaw="it names no split, and others do")
+
+
+def _no_split(split: str, path: str) -> DataError:
+    return DataError(f"data.split is {split!r}, but the rows at {path!r} have no text as split. Leave data.split out")
 
 
 def _split_of(row: Row) -> str:

@@ -24,7 +24,7 @@ from planner.base.format_versions import STORED, refusal
 from planner.base.json_text import read_json_object
 from planner.base.permissions import make_folder, opener_within
 from planner.base.wait_reports import WaitReports
-from planner.data.sample_sets import ChatSet, FeedbackSet, PackedSet, PairSet, SampleSet, samples_digest
+from planner.data.sample_sets import ChatSet, FeedbackSet, PackedSet, PairSet, SampleSet, SetRows, samples_digest
 from planner.data.shared_array import SharedArray
 
 _log = logging.getLogger(__name__)
@@ -120,13 +120,14 @@ def _load(place: Path) -> SampleSet | None:
             # `_forget_old` goes by this time.
             os.utime(place)
             fields: dict[str, Any] = {**facts["fields"], **arrays, "notes": tuple(facts["fields"]["notes"])}
+            fields["sets"] = tuple(SetRows(*each) for each in facts["fields"]["sets"])
             return _CLASSES[facts["class"]](**fields)
     return None
 
 
 def _store(made: SampleSet, place: Path) -> SampleSet:
     """Write the samples to `place`, and return them mapped from there. If the disk fails, return them from memory."""
-    arrays = {name: value for name, value in vars(made).items() if isinstance(value, SharedArray)}
+    arrays = made.arrays
     facts = {
         "format": STORED["samples"],
         "class": type(made).__name__,

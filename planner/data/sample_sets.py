@@ -2,13 +2,25 @@
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from planner.data.base import RowContribution, sample_row_counts
 from planner.data.samples import NO_LOSS, Feedback, Ids, Pair, Sample, Text, text_of
 from planner.data.shared_array import SharedArray
+
+
+class SetRows(NamedTuple):
+    """The rows of one set of a mixture. They follow those of the set before it."""
+
+    name: str
+    """path, configuration and split"""
+    num_rows: int
+    fingerprint: str
+    """what the set's fingerprint would be if it were the only one: 64 hex digits"""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -24,6 +36,18 @@ class _SampleSet(ABC):
     """64 hex digits over the content of the samples. Another tokenizer, template or cut makes other samples."""
     notes: tuple[str, ...]
     """a sentence for each change to rows: left out, cut, packed"""
+    sets: tuple[SetRows, ...] = ()
+    """the sets of a mixture. Empty if there is only one"""
+
+    @property
+    @abstractmethod
+    def num_rows(self) -> int:
+        """Number of rows."""
+
+    @property
+    def arrays(self) -> dict[str, SharedArray]:
+        """The arrays by their names."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, SharedArray)}
 
     @abstractmethod
     def sample(self, row: int) -> Sample:
@@ -133,3 +157,31 @@ class FeedbackSet(_SampleSet):
 
 
 SampleSet = ChatSet | PackedSet | PairSet | FeedbackSet
+
+# What the values of an array count. They are shifted by those of the sets before.
+_COUNTS = {"ends": "tokens", "packed": "ends", "row_ends": "packed"}
+
+
+def joined(named: Sequence[tuple[str, SampleSet]]) -> SampleSet:
+    """A mixture: the rows of all sets, one set after another.
+
+    Args:
+        named: each set with its name. All are of one class and have one context.
+    """
+    first = named[0][1]
+    arrays = {name: SharedArray.new(kept.array.dtype.str) for name, kept in first.arrays.items()}
+    lengths = dict.fromkeys(arrays, 0)
+    for _, each in named:
+        shifts = {name: lengths[counted] for name, counted in _COUNTS.items() if name in arrays}
+        for name, kept in each.arrays.items():
+            arrays[name].append(kept.array + shifts[name] if name in shifts else kept.array)
+            lengths[name] += len(kept.array)
+    sets = tuple(SetRows(name, each.num_rows, each.fingerprint) for name, each in named)
+    fields: dict[str, Any] = {
+        **arrays,
+        "context": first.context,
+        "fingerprint": hashlib.sha256(repr([tuple(each) for each in sets]).encode()).hexdigest(),
+        "notes": tuple(f"{name}: {note}" for name, each in named for note in each.notes),
+        "sets": sets,
+    }
+    return type(first)(**fields)

@@ -1,8 +1,11 @@
 """Reads rows of parquet files, and of folders that `save_to_disk` of the datasets library wrote."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from planner.base.text import how_to_install
 from planner.data.arrow_types import plain_values, require_plain
@@ -39,18 +42,17 @@ def parquet_rows(file: Path) -> Iterator[RawRow]:
         raise unreadable(file, error) from error
 
 
+def is_saved_folder(folder: Path) -> bool:
+    """Whether `save_to_disk` of the datasets library wrote a folder."""
+    return (folder / _SPLITS_FILE).is_file() or (folder / _DATASET_FILE).is_file()
+
+
 def load_folder(folder: Path) -> Any:
-    """The `Dataset` or `DatasetDict` in a folder.
+    """The `Dataset` or `DatasetDict` in a folder that `save_to_disk` wrote.
 
     Raises:
-        DataError: the folder has none, it is broken, or the datasets library is not installed.
+        DataError: it is broken, or the datasets library is not installed.
     """
-    if not (folder / _SPLITS_FILE).is_file() and not (folder / _DATASET_FILE).is_file():
-        raise DataError.of(
-            "data.path",
-            f"{folder} is not a data set folder (written by `save_to_disk` of the datasets library). For "
-            f"files in it, write a glob such as {folder}/*.jsonl",
-        )
     try:
         from datasets import load_from_disk
     except ImportError as error:
@@ -61,19 +63,34 @@ def load_folder(folder: Path) -> Any:
         raise unreadable(f"the data set folder {folder}", error) from error
 
 
-def table_rows(table: Any, place: str) -> Iterator[RawRow]:
-    """The rows of a `Dataset`. `RawRow.read` counts rows.
+def require_columns(table: Any, place: str, columns: Iterable[str]) -> None:
+    """Check that a `Dataset` has these columns.
+
+    Raises:
+        DataError: it lacks one.
+    """
+    if missing := [name for name in columns if name not in table.column_names]:
+        raise DataError.of(
+            "data.columns",
+            f"{place} has no column {', '.join(missing)}. It has {', '.join(sorted(table.column_names))}",
+        )
+
+
+def table_rows(table: Any, place: str, numbers: NDArray[np.int64]) -> Iterator[RawRow]:
+    """The rows of a `Dataset` with these numbers. `RawRow.read` counts rows.
 
     Raises:
         DataError: it is broken, or a column has a type that runs code.
     """
     require_plain(table.data.schema, place)
-    number = 0
+    is_whole = len(numbers) == len(table) and bool((numbers == np.arange(len(table))).all())
     try:
-        for batch in table.with_format("arrow").iter(_ROWS_PER_READ):
+        chosen = table if is_whole else table.select(numbers)
+        read = 0
+        for batch in chosen.with_format("arrow").iter(_ROWS_PER_READ):
             for value in plain_values(batch):
-                yield RawRow(f"{place}, row {number}", value, number)
-                number += 1
+                yield RawRow(f"{place}, row {numbers[read]}", value, read)
+                read += 1
     except Exception as error:  # errors of the library, of pyarrow, or of Python for a value
         raise unreadable(place, error) from error
 

@@ -1,6 +1,18 @@
 """The job: frozen sections that are validated when they are made. Knows no file format, no torch and no Ray."""
 
-from planner.job.data import ChatData, Data, FeedbackData, JsonlData, OwnCode, PairsData, TextData, TokensData
+from planner.job.data import (
+    ChatData,
+    Data,
+    FeedbackData,
+    JsonlData,
+    MixtureSet,
+    OwnCode,
+    PairsData,
+    Rows,
+    RowSource,
+    TextData,
+    TokensData,
+)
 from planner.job.job import Job, batch_sizes, workers_of
 from planner.job.model import GptModel, HfModel, Lora, Model, OwnModel
 from planner.job.objective import Objective, ObjectiveSpec, ReferenceSource
@@ -29,6 +41,7 @@ __all__ = [
     "KtoObjective",
     "LmObjective",
     "Lora",
+    "MixtureSet",
     "Model",
     "Objective",
     "ObjectiveSpec",
@@ -39,6 +52,8 @@ __all__ = [
     "PairsData",
     "RMSprop",
     "ReferenceSource",
+    "RowSource",
+    "Rows",
     "Schedule",
     "SftObjective",
     "SimpoObjective",

@@ -1,8 +1,8 @@
 """The job's section `data`: what to train on."""
 
-from typing import Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from planner.job.section import Section
 
@@ -38,16 +38,145 @@ class TokensData(Section):
     path: str = Field(min_length=1, description="path of the token file")
 
 
-_SPLIT = "split of a data set folder, or of rows that name their split. null means the only split, or train"
+_PATH = (
+    "JSON array, jsonl or parquet files (a file or a glob), a data set folder, or a data set on the Hugging Face hub"
+)
+_SPLIT = (
+    "split of a data set, or of rows that name their split. Of a data set on the hub also a part, such as "
+    "train[:10%]. null means the only split, or train"
+)
+# Of the sets of a mixture. SmolLM3's has 25.
+_MOST_SETS = 1000
 
 
-class _Rows(Section):
+def _as_mapping(value: Any) -> Any:
+    """A list of column names as a mapping of each name to itself."""
+    is_list = isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
+    return {name: name for name in value} if is_list else value
+
+
+def _as_sets(value: Any) -> Any:
+    """The sets of a mixture, of which a text stands for its path."""
+    return (
+        tuple({"path": each} if isinstance(each, str) else each for each in value) if isinstance(value, list) else value
+    )
+
+
+_Text = Annotated[str, Field(min_length=1)]
+Config = Annotated[_Text | None, Field(description="configuration of a data set on the hub")]
+Split = Annotated[_Text | None, Field(description=_SPLIT)]
+Revision = Annotated[_Text | None, Field(description="branch, tag or commit of a data set on the hub. null means main")]
+Columns = Annotated[
+    Annotated[
+        dict[_Text, _Text],
+        Field(min_length=1),
+        BeforeValidator(_as_mapping, json_schema_input_type=list[str] | dict[str, str]),
+    ]
+    | None,
+    Field(
+        description="the columns to use: a list of names, or planner's names with those in the data, such as "
+        "{messages: conversation}. null means all"
+    ),
+]
+"""planner's name of a column -> its name in the data"""
+
+
+class RowSource(Section):
+    """Rows of one data set."""
+
+    path: str = Field(min_length=1, description=_PATH)
+    config: Config = None
+    split: Split = None
+    revision: Revision = None
+    columns: Columns = None
+
+    @property
+    def name(self) -> str:
+        """The set as text: its path, configuration and split."""
+        return " ".join(filter(None, (self.path, self.config, self.split)))
+
+
+class MixtureSet(RowSource):
+    """One data set of a mixture. Set at most one of `weight`, `fraction` and `rows`. Without them, it has all rows."""
+
+    weight: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e9,
+        description="share of this set in the mixture, relative to the weights of the other sets. An epoch is as long "
+        "as possible without repeating a row. Set it for all sets or for none",
+    )
+    fraction: float | None = Field(
+        default=None,
+        gt=0,
+        le=1000,
+        description="part of the set's rows that an epoch uses, rounded down. 2 means each row twice",
+    )
+    rows: int | None = Field(
+        default=None, ge=1, le=2**40, description="rows of the set that an epoch uses. More than it has repeats rows"
+    )
+
+    @model_validator(mode="after")
+    def _one_share(self) -> Self:
+        found = [name for name in ("weight", "fraction", "rows") if getattr(self, name) is not None]
+        if len(found) > 1:
+            raise ValueError(f"found {' and '.join(found)}. Write at most one of weight, fraction and rows")
+        return self
+
+
+class Rows(Section):
+    """Where rows are: one data set, or a mixture of several."""
+
+    path: str = Field(default="", description=f"{_PATH}. Write this or mixture")
+    config: Config = None
+    split: Split = None
+    revision: Revision = None
+    columns: Columns = None
+    mixture: Annotated[
+        tuple[MixtureSet, ...], Field(strict=False, max_length=_MOST_SETS), BeforeValidator(_as_sets)
+    ] = Field(default=(), description="several data sets as one. Write this or path")
+    seed: int = Field(
+        default=0,
+        ge=0,
+        lt=2**32,
+        description="seed of the choice of rows, for sets of which an epoch uses a part",
+    )
+
+    @model_validator(mode="after")
+    def _path_or_mixture(self) -> Self:
+        if self.path and self.mixture:
+            raise ValueError("found path and mixture. Write one of them")
+        if not self.path and not self.mixture:
+            raise ValueError("found no path and no mixture. Write one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _sets_say_their_own(self) -> Self:
+        if not self.mixture:
+            return self
+        found = [name for name in ("config", "split", "revision", "columns") if getattr(self, name) is not None]
+        if found:
+            raise ValueError(f"{found[0]} belongs to a set of the mixture. Write it there")
+        weighted = sum(each.weight is not None for each in self.mixture)
+        if 0 < weighted < len(self.mixture):
+            raise ValueError(
+                f"{weighted} of {len(self.mixture)} sets of the mixture have a weight, which is relative to the "
+                "others. Write a weight for all sets or for none"
+            )
+        return self
+
+    @property
+    def sets(self) -> tuple[MixtureSet, ...]:
+        """The data sets: those of the mixture, or the one at `path`."""
+        if self.mixture:
+            return self.mixture
+        named = {name: getattr(self, name) for name in RowSource.model_fields}
+        return (MixtureSet(**named),)
+
+
+class _Rows(Rows):
     """The keys that all data sets of prompts and completions have."""
 
-    path: str = Field(
-        min_length=1, description="JSON array, jsonl or parquet files (a file or a glob), or a data set folder"
-    )
-    split: str | None = Field(default=None, min_length=1, description=_SPLIT)
     max_prompt: int | None = Field(
         default=None,
         ge=1,

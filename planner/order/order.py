@@ -2,19 +2,21 @@
 
     position p -> epoch p // num_samples, place p % num_samples
                -> training index (that epoch's permutation, keyed by the seed)
-               -> row (the split, which depends only on the number of rows)
+               -> row (the split, which depends only on the number of rows in each set)
 
 A position does not depend on workers. So the seed and a cursor (positions consumed so far) are all that a run needs
 to resume in the data.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import DataError
 from planner.order.permutation import Permutations
+from planner.order.shares import shares
 
 _MAX_POSITION = 2**63 - 1  # positions are int64
 
@@ -33,6 +35,8 @@ class Order:
         num_held_out: rows kept for evaluation and never trained on. The choice does not depend on the seed, so two
             seeds of one job share an eval set. A larger eval set of the same data contains a smaller one.
         seed: in [0, 2**64). Another seed gives another order.
+        set_rows: rows of each set of a mixture, whose rows follow one another. Rows are held out of each set in
+            proportion. Empty for a single set.
 
     Raises:
         DataError: a number is out of its range, or no training row is left.
@@ -41,13 +45,15 @@ class Order:
     num_rows: int
     num_held_out: int = 0
     seed: int
+    set_rows: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.num_held_out < 0:
             raise DataError(f"num_held_out is {self.num_held_out}. Write 0 or more")
         if self.num_samples < 1:
             raise DataError(_none_left(self.num_rows, self.num_held_out))
-        # Making both checks the size and the seed here, not at the first batch.
+        assert not self.set_rows or sum(self.set_rows) == self.num_rows
+        # Making them checks the sizes and the seed here, not at the first batch.
         self._shuffles()
         self._split()
 
@@ -55,6 +61,15 @@ class Order:
     def num_samples(self) -> int:
         """Rows to train on: the length of an epoch in samples."""
         return self.num_rows - self.num_held_out
+
+    @property
+    def set_held_out(self) -> tuple[int, ...]:
+        """Held-out rows of each set, exact to one row. A single set counts as one of one."""
+        return shares(self.num_held_out, self.set_rows) if self.set_rows else (self.num_held_out,)
+
+    def set_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The number of the set that each row belongs to, from 0. The same shape as `rows`."""
+        return np.searchsorted(np.cumsum(self.set_rows or (self.num_rows,)), rows, side="right")
 
     def rows(self, start: int, stop: int) -> NDArray[np.int64]:
         """The data rows at positions [start, stop) of the endless order.
@@ -95,13 +110,39 @@ class Order:
         # [0, num_samples) are training rows, [num_samples, num_rows) are held out.
         if self.num_held_out == 0:
             return split_index
-        return self._split().at(split_index, np.zeros_like(split_index))
+        if not self.set_rows:
+            return self._split().at(split_index, np.zeros_like(split_index))
+        held_out, skipped = _held_out_rows(self.set_rows, self.set_held_out)
+        index = split_index - self.num_samples
+        return np.where(
+            index < 0, split_index + np.searchsorted(skipped, split_index, side="right"), held_out[np.maximum(index, 0)]
+        )
 
     def _shuffles(self) -> Permutations:
         return Permutations(size=self.num_samples, seed=self.seed, purpose=_TRAINING)
 
     def _split(self) -> Permutations:
-        return Permutations(size=self.num_rows, seed=_SPLIT_SEED, purpose=_HELD_OUT)
+        return _split(self.num_rows)
+
+
+def _split(num_rows: int) -> Permutations:
+    """The permutation that puts training rows first and held-out rows last."""
+    return Permutations(size=num_rows, seed=_SPLIT_SEED, purpose=_HELD_OUT)
+
+
+@lru_cache(maxsize=8)
+def _held_out_rows(set_rows: tuple[int, ...], set_held_out: tuple[int, ...]) -> tuple[NDArray[np.int64], ...]:
+    """The held-out rows of a mixture, set by set, and for each of them in rising order the training index after it.
+
+    A list of them, because a permutation for each set would take milliseconds for each batch.
+    """
+    found, start = [], 0
+    for size, count in zip(set_rows, set_held_out, strict=True):
+        last = np.arange(size - count, size, dtype=np.int64)
+        found.append(start + _split(size).at(last, np.zeros_like(last)))
+        start += size
+    rows = np.concatenate(found)
+    return rows, np.sort(rows) - np.arange(len(rows))
 
 
 def _none_left(rows: int, held_out: int) -> str:

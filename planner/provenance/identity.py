@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Any
 
 from planner.data.base import AnyDataset, Progress, no_progress
-from planner.data.open import open_dataset
+from planner.data.open import open_dataset, sets_of
 from planner.errors import ResumeRefused, UserError
 from planner.events.resuming import ChangeAccepted, SettingChanged
 from planner.job import HfModel, Job
@@ -25,7 +25,13 @@ def open_data(job: Job, progress: Progress = no_progress) -> tuple[AnyDataset, O
         DataError: the data cannot be read, or has no row left to train on.
     """
     dataset = open_dataset(job.data, job.model, progress)
-    return dataset, Order(num_rows=dataset.num_rows, num_held_out=job.eval.samples, seed=job.train.seed)
+    order = Order(
+        num_rows=dataset.num_rows,
+        num_held_out=job.eval.samples,
+        seed=job.train.seed,
+        set_rows=tuple(each.num_rows for each in sets_of(dataset)),
+    )
+    return dataset, order
 
 
 def identity_of(job: Job, dataset: AnyDataset, order: Order, *, is_stored: bool = False) -> TrainingIdentity:

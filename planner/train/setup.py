@@ -6,7 +6,8 @@ from typing import Any
 from planner.base import progress_counter
 from planner.data import model_files
 from planner.data.base import AnyDataset
-from planner.data.paths import model_stamps, source_stamps
+from planner.data.paths import model_stamps
+from planner.data.source_stamps import data_stamps
 from planner.job import Job, batch_sizes
 from planner.job.step_schedule import StepSchedule, lengths
 from planner.order.order import Order
@@ -40,7 +41,7 @@ def open_data_once(job: Job) -> tuple[AnyDataset, Order]:
         DataError: the data cannot be read.
     """
     settings = (job.data, job.model, job.eval.samples, job.train.seed)
-    key = (*settings, source_stamps(job.data.path), model_stamps(job.model))
+    key = (*settings, data_stamps(job.data), model_stamps(job.model))
     if _opened.get("key") != key:
         _opened.update(key=key, data=open_data(job, progress_counter.count_work))
     data: tuple[AnyDataset, Order] = _opened["data"]
