@@ -1,4 +1,4 @@
-"""A mixture of five sets, trained by real processes through every count from 1 to 8 workers."""
+"""A mixture of five sets, trained by real processes at several counts of workers."""
 
 import pytest
 from hub_layout import write_sets
@@ -19,7 +19,7 @@ WEIGHTS = {"alpha": 3.0, "beta": 1.0, "gamma": 4.5, "delta": 0.25, "epsilon": 2.
 STEPS, BATCH = 16, 11
 
 
-def test_every_worker_count_trains_on_the_same_samples(workers, tmp_path):
+def test_a_history_of_counts_trains_on_the_same_samples(workers, tmp_path):
     """Counts per set and epoch are exact to one sample, the audit is clean, and evaluation uses rows of every set."""
     sets = write_sets(tmp_path / "sets")
     mixed = [{"path": sets[name], "config": "SFT", "split": "train", "weight": w} for name, w in WEIGHTS.items()]
@@ -28,21 +28,22 @@ def test_every_worker_count_trains_on_the_same_samples(workers, tmp_path):
         steps=STEPS,
         global_batch=BATCH,
         max_micro=2,
+        model={"context": 96},
         objective={"kind": "sft"},
         data={"kind": "chat", "mixture": mixed},
         eval={"samples": 20, "every": 8},
     )
     folders = tmp_path / "fixed", tmp_path / "history"
-    for folder, sizes in zip(folders, ([2], [8, 7, 6, 5, 4, 3, 2, 1]), strict=True):
+    for folder, sizes in zip(folders, ([2], [4, 3, 1]), strict=True):
         rehearse(workers, Launch(job=job, url=str(folder)), stages(sizes, STEPS), train_observed)
         found = audit(RunFolder(Storage(str(folder))))
         assert found.clean, found.findings
-    here, there = ([(s["step"], s["check_sum"]) for s in records(str(folder))] for folder in folders)
+    here, there = ([(s["step"], s["checksum"]) for s in records(str(folder))] for folder in folders)
     assert here == there
-    assert len({check_sum for _, check_sum in here}) == STEPS
+    assert len({checksum for _, checksum in here}) == STEPS
     losses, others = ([e["loss"] for e in records(str(folder), "eval")] for folder in folders)
     assert losses == pytest.approx(others, rel=1e-4)
-    assert len(losses) == STEPS // 8
+    assert len(losses) == 1 + STEPS // 8
 
     dataset, order = open_data(job)
     used = [each.num_rows for each in sets_of(dataset)]
