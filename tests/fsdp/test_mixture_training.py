@@ -16,7 +16,7 @@ from planner.train.setup import Launch
 pytestmark = pytest.mark.fsdp
 
 WEIGHTS = {"alpha": 3.0, "beta": 1.0, "gamma": 4.5, "delta": 0.25, "epsilon": 2.0}
-STEPS, BATCH = 16, 11
+STEPS, BATCH = 16, 23
 
 
 def test_a_history_of_counts_trains_on_the_same_samples(workers, tmp_path):
