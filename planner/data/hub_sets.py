@@ -70,7 +70,9 @@ def load_set(source: RowSource) -> Any:
     path = source.path if is_hubs else str(expanded(source.path).absolute())
     try:
         with _quiet(datasets), _cache_only(datasets) if is_hubs and _is_out_of_reach(source) else nullcontext():
-            loaded = datasets.load_dataset(path, source.config, split=source.split, revision=source.revision)
+            loaded = datasets.load_dataset(
+                path, source.config, data_dir=source.folder, split=source.split, revision=source.revision
+            )
             is_cached = is_hubs and datasets.config.HF_HUB_OFFLINE
     except Exception as error:  # errors of the library, of the hub's client, of pyarrow, or OSError
         raise _not_loaded(source, error) from error
@@ -146,5 +148,9 @@ def _not_loaded(source: RowSource, error: Exception) -> DataError:
             f"no file or folder at {source.path!r}, and no such data set in the hub's cache or on the hub ({reason}). "
             "Write a file, a folder or a glob, or download the data set where there is a network",
         )
-    fix = "" if source.config or source.split else f". For files in it, write a glob such as {source.path}/*.jsonl"
+    fix = (
+        ""
+        if source.config or source.folder or source.split
+        else f". For files in it, write a glob such as {source.path}/*.jsonl"
+    )
     return DataError.of("data.path", f"cannot load {source.name}: {reason}{fix}")

@@ -180,28 +180,28 @@ def test_the_same_rows_come_from_files_and_from_a_folder(sets):
 def test_columns_are_chosen_and_renamed(sets, tmp_path):
     """A list keeps columns. A mapping gives them planner's names, also in rows of JSON."""
     source = RowSource(path=sets["beta"], columns=["extra"])
-    assert [row.fields for row in open_rows(source).read()] == [{"extra": number} for number in range(37)]
+    assert [row.fields for row in open_rows(source, "chat").read()] == [{"extra": number} for number in range(37)]
     path = tmp_path / "rows.jsonl"
     path.write_text('{"q": "a", "a": "b", "prompt": "no"}\n{"q": "c", "a": null}\n')
-    found = open_rows(RowSource(path=str(path), columns={"prompt": "q", "completion": "a"})).read()
+    found = open_rows(RowSource(path=str(path), columns={"prompt": "q", "completion": "a"}), "chat").read()
     assert [row.fields for row in found] == [{"prompt": "a", "completion": "b"}, {"prompt": "c"}]
 
 
 def test_a_column_that_is_not_there_is_refused(sets, tmp_path):
     """A table says which it has. Rows of JSON are all read before."""
     with pytest.raises(DataError, match=r"data.columns: .*beta train has no column mesages. It has extra, messages"):
-        list(open_rows(RowSource(path=sets["beta"], columns=["mesages"])).read())
+        list(open_rows(RowSource(path=sets["beta"], columns=["mesages"]), "chat").read())
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "a", "tools": null}\n')
-    assert len(list(open_rows(RowSource(path=str(path), columns=["text", "tools"])).read())) == 1
+    assert len(list(open_rows(RowSource(path=str(path), columns=["text", "tools"]), "chat").read())) == 1
     with pytest.raises(DataError, match=r"data.columns: no row of .*rows.jsonl has txt. Correct the names"):
-        list(open_rows(RowSource(path=str(path), columns=["txt"])).read())
+        list(open_rows(RowSource(path=str(path), columns=["txt"]), "chat").read())
 
 
 def test_a_split_may_be_a_part(sets):
     """The datasets library's own way to write it."""
-    assert open_rows(RowSource(path=sets["alpha"], split="train[:10%]+test")).count() == 15
-    assert open_rows(RowSource(path=sets["alpha"])).count() == 100
+    assert open_rows(RowSource(path=sets["alpha"], split="train[:10%]+test"), "chat").count() == 15
+    assert open_rows(RowSource(path=sets["alpha"]), "chat").count() == 100
 
 
 @pytest.mark.parametrize(
@@ -214,14 +214,14 @@ def test_a_split_may_be_a_part(sets):
 def test_what_a_set_lacks_is_named(sets, keys, reason):
     """With what it has."""
     with pytest.raises(DataError, match=reason):
-        open_rows(RowSource(path=sets["alpha"], **keys))
+        open_rows(RowSource(path=sets["alpha"], **keys), "chat")
 
 
 @pytest.mark.parametrize("key", ["config", "revision"])
 def test_files_have_no_configuration(sets, key):
     """A file is what it is."""
     with pytest.raises(DataError, match=rf"data.{key}: .* only a data set of the hub has a {key}. Leave it out"):
-        open_rows(RowSource(path=f"{sets['alpha']}/data/train-*.parquet", **{key: "x"}))
+        open_rows(RowSource(path=f"{sets['alpha']}/data/train-*.parquet", **{key: "x"}), "chat")
 
 
 # -- names on the hub, without a network
@@ -275,14 +275,14 @@ def test_a_name_is_read_from_the_cache(tmp_path):
 def test_a_commit_that_is_not_in_the_cache_is_refused():
     """The library would use any other commit that is there, and only say so."""
     there = RowSource(path="org/zeta", config="SFT", split="train", revision=COMMIT)
-    assert open_rows(there).count() == 20
+    assert open_rows(there, "chat").count() == 20
     gone = there.model_copy(update={"revision": "f" * 40})
     with pytest.raises(DataError, match=rf"org/zeta: the cache has another commit than f{{40}}, .*{COMMIT}"):
-        open_rows(gone)
+        open_rows(gone, "chat")
 
 
 @pytest.mark.usefixtures("in_cache")
 def test_a_name_that_is_nowhere_is_refused():
     """It may be a folder that is not there."""
     with pytest.raises(DataError, match=r"no file or folder at 'data/pairs', and no such data set in the hub's cache"):
-        open_rows(RowSource(path="data/pairs"))
+        open_rows(RowSource(path="data/pairs"), "chat")
