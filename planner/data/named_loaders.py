@@ -60,6 +60,8 @@ class NamedLoader:
     """the loader's split -> that of the hub. None: it takes any split of the hub by its name"""
     folder: str | None = None
     """`data_dir` of the data set on the hub"""
+    is_conversation: bool = False
+    """whether a completion is the rest of a conversation, with further messages of the user"""
     chosen: Callable[[int, str], NDArray[np.int64]] | None = None
     """(number of rows, split) -> the rows of the split, where the loader makes it itself"""
 
@@ -83,13 +85,18 @@ def loaded_rows(loader: NamedLoader, rows: Iterable[Row], kind: Kind, split: str
     if last is None:
         return
     for number, group in enumerate(groups.values()):
-        for fields in _fields_of(group, kind):
+        for fields in _fields_of(loader, group, kind):
             yield Row(where=f"prompt {number} of {loader.path}", fields=fields, flaw="", read=last.read)
 
 
-def _fields_of(group: PromptGroup, kind: Kind) -> Iterator[dict[str, Any]]:
+def _fields_of(loader: NamedLoader, group: PromptGroup, kind: Kind) -> Iterator[dict[str, Any]]:
     if kind == "chat":
-        yield {"prompt": group.prompt, "completion": group.completions[group.target]}
+        prompt, completion = group.prompt, group.completions[group.target]
+        yield (
+            {"messages": prompt + completion}
+            if loader.is_conversation
+            else {"prompt": prompt, "completion": completion}
+        )
         return
     for chosen, rejected in group.pairs:
         yield {
@@ -356,6 +363,7 @@ LOADERS: dict[LoaderName, NamedLoader] = {
         path="HuggingFaceH4/ultrachat_200k",
         add=_halos_ultrachat,
         splits={"train": "train_sft", "test": "test_sft"},
+        is_conversation=True,
     ),
     "halos/s1k_11": NamedLoader(
         path="simplescaling/s1K-1.1", add=_halos_s1k, splits={"train": "train", "test": "train"}

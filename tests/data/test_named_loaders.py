@@ -185,8 +185,8 @@ def test_pairs_of_halos(tmp_path, loader, row):
     [
         (
             "ultrachat",
-            {"prompt": "q", "messages": [*user("q"), *assistant("a  b")]},
-            {"prompt": user("q"), "completion": assistant("a b")},
+            {"prompt": "q", "messages": [*user("q"), *assistant("a  b"), *user("c"), *assistant("d")]},
+            {"messages": [*user("q"), *assistant("a b"), *user("c"), *assistant("d")]},
         ),
         (
             "s1k_11",
