@@ -234,7 +234,7 @@ def _trainer(
     rules = Rules(
         sizes=batch_sizes(job),
         workers=wanted,
-        has_eval=job.eval.samples > 0,
+        has_eval=job.eval.is_on,
         eager=eager,
         on_one_machine=embedded and worker.on_cpu,
     )
