@@ -13,7 +13,7 @@ from typing import Any
 
 from planner.base.disk import expanded, local_folder
 from planner.base.text import last_line
-from planner.data.paths import absolute as absolute_path
+from planner.data.source_stamps import placed
 from planner.dispatch.connection import CONNECT_S
 from planner.dispatch.controller_heartbeat import HeartbeatMonitor
 from planner.dispatch.interrupt import Interrupts
@@ -313,9 +313,8 @@ def _torch_config(*, on_gpu: bool, embedded: bool) -> Any:
 
 def absolute(job: Job, url: str) -> Job:
     """A copy of the job with absolute paths, for processes with another working directory."""
-    data = job.data.model_copy(update={"path": absolute_path(job.data.path)})
     checkpoint = job.checkpoint.model_copy(update={"path": url})
-    job = job.model_copy(update={"data": data, "checkpoint": checkpoint})
+    job = job.model_copy(update={"data": placed(job.data), "checkpoint": checkpoint})
     return _with_absolute_models(job)
 
 
