@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from planner.base.text import as_submitted, counted
 from planner.data.base import AnyDataset
@@ -13,29 +13,32 @@ from planner.data.open import sets_of
 from planner.data.sample_sets import SampleSet, SetRows
 from planner.events.resuming import EvaluationChanged
 from planner.order.order import Order, chosen_in
-from planner.store.records import EvaluationFact, SetsFact, StoredModel, StoredSet
+from planner.store.records import EvaluationFact, StoredSet
 
 SETS = "sets"
 """the fact about the sets of a mixture to train on"""
 EVALUATION = "evaluation"
 """the fact about a data set of its own for evaluation"""
 _MOST_NAMED = 5
-_Fact = TypeVar("_Fact", bound=StoredModel)
+_Fact = TypeVar("_Fact")
+_SETS: TypeAdapter[tuple[StoredSet, ...]] = TypeAdapter(Annotated[tuple[StoredSet, ...], Field(strict=False)])
+_EVALUATION: TypeAdapter[EvaluationFact] = TypeAdapter(EvaluationFact)
 
 
 def data_facts(dataset: AnyDataset, order: Order) -> dict[str, Any]:
     """The facts about a job's data, as JSON values. Empty if it is one data set, of which samples are held out."""
-    facts: dict[str, StoredModel] = {}
+    facts: dict[str, Any] = {}
     if sets := sets_of(dataset):
-        facts[SETS] = SetsFact(sets=_stored(sets, order.set_held_out))
+        facts[SETS] = _SETS.dump_python(_stored(sets, order.set_held_out), mode="json")
     if isinstance(dataset, WithEvaluation):
-        facts[EVALUATION] = EvaluationFact(
+        evaluation = EvaluationFact(
             samples=order.num_held_out,
             rows=dataset.evaluation.num_rows,
             fingerprint=dataset.evaluation_fingerprint,
             sets=_stored(dataset.evaluation.sets, evaluated_of_sets(dataset.evaluation, order.num_held_out)),
         )
-    return {name: fact.model_dump(mode="json") for name, fact in facts.items()}
+        facts[EVALUATION] = evaluation.model_dump(mode="json")
+    return facts
 
 
 def evaluated_of_sets(evaluation: SampleSet, num_samples: int) -> tuple[int, ...]:
@@ -52,7 +55,7 @@ def _stored(sets: Sequence[SetRows], evaluated: Sequence[int]) -> tuple[StoredSe
 
 def evaluation_in(facts: Mapping[str, Any]) -> EvaluationFact | None:
     """The fact about a data set of its own for evaluation. None if there is none, or if it cannot be read."""
-    return _read(EvaluationFact, facts.get(EVALUATION))
+    return _read(_EVALUATION, facts.get(EVALUATION))
 
 
 def set_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -71,14 +74,13 @@ def evaluation_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> lis
 
 
 def _sets_in(facts: Mapping[str, Any]) -> tuple[StoredSet, ...]:
-    found = _read(SetsFact, facts.get(SETS))
-    return found.sets if found else ()
+    return _read(_SETS, facts.get(SETS)) or ()
 
 
-def _read(model: type[_Fact], value: Any) -> _Fact | None:
+def _read(form: TypeAdapter[_Fact], value: Any) -> _Fact | None:
     """A stored fact, or None. Another version of planner may have written others."""
     try:
-        return model.model_validate(value)
+        return form.validate_python(value)
     except ValidationError:
         return None
 

@@ -87,7 +87,10 @@ class RunId(Sealed):
 
 
 class StoredSet(StoredModel):
-    """One set of a mixture."""
+    """One set of the mixture that a run trains or evaluates on.
+
+    Headers and manifests list those of the training in their facts, as `sets`.
+    """
 
     name: str
     """path, configuration and split"""
@@ -98,14 +101,8 @@ class StoredSet(StoredModel):
     fingerprint: Digest
 
 
-class SetsFact(StoredModel):
-    """The sets of the mixture that a run trains on. It is in the facts of headers and manifests, as `sets`."""
-
-    sets: tuple[StoredSet, ...] = Field(strict=False)
-
-
 class EvaluationFact(StoredModel):
-    """The data set of its own that a run evaluates on. It is in the facts of headers and manifests, as `evaluation`."""
+    """The data set of its own that a run evaluates on. Headers and manifests have it in their facts, as `evaluation`."""
 
     samples: Count
     """how many of its rows are evaluated"""
