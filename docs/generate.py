@@ -88,8 +88,19 @@ def _part(schema: Field, key: str, sections: list[Field]) -> list[str]:
     lines = [f"## {key}", "", f"The key `kind` says which of these `{key}` is:", ""]
     lines += _objectives() if key == "objective" else table(("kind", "what it is"), kinds)
     for each in sections:
-        lines += [f"### {key}: {_kind(each)}", "", each["description"], "", *_below(schema, key, each)]
+        below = _below(schema, key, each)
+        # A section that several kinds have is shown below the first one.
+        lines += [f"### {key}: {_kind(each)}", "", each["description"], "", *_without_repeats(below, lines)]
     return lines
+
+
+def _without_repeats(lines: list[str], shown: list[str]) -> list[str]:
+    """The lines without the parts whose heading is shown already."""
+    kept, is_repeat = [], False
+    for line in lines:
+        is_repeat = line in shown if line.startswith("### ") else is_repeat
+        kept += [] if is_repeat else [line]
+    return kept
 
 
 def _objectives() -> list[str]:
@@ -111,7 +122,7 @@ def _below(schema: Field, path: str, section: Field) -> list[str]:
     for key, field in section["properties"].items():
         found = _opened(schema, field)
         for title, each in zip(_titles(f"{path}.{key}", found), found, strict=True):
-            lines += [f"### {title}", "", each["description"], "", *_key_table(schema, each, f"{path}.{key}.")]
+            lines += [f"### {title}", "", each["description"], "", *_below(schema, f"{path}.{key}", each)]
     return lines
 
 
@@ -153,7 +164,7 @@ def _key_table(schema: Field, section: Field, path: str) -> list[str]:
 def _key_row(schema: Field, path: str, field: Field, *, is_required: bool) -> tuple[str, ...]:
     sections = _opened(schema, field)
     links = [linked(title, title.partition(": ")[2] or "section") for title in _titles(path, sections)]
-    value = ", ".join(links) or _value(field)
+    value = ("list of: " if field.get("type") == "array" and links else "") + ", ".join(links) or _value(field)
     meaning = in_one_line(field["description"]) if "description" in field else _summary(sections[0])
     return f"`{path.rpartition('.')[2]}`", value, "required" if is_required else _default(field, sections), meaning
 

@@ -4,20 +4,22 @@ Its files of rows become Arrow files in the library's cache. A name needs the ne
 (`HF_HUB_OFFLINE=1` uses nothing else).
 """
 
-import contextlib
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from planner.base.disk import expanded, is_relative
 from planner.base.text import how_to_install
 from planner.errors import DataError, shortened
-from planner.job import RowSource
+from planner.job import MixtureSet, RowSource
 
 # `owner/name`, as the hub allows them.
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _FILES = (".json", ".jsonl", ".ndjson", ".parquet", ".csv", ".tsv", ".txt", ".arrow", ".gz", ".zst")
+_COMMIT = re.compile("[0-9a-f]{40}")
+_HUB_TIMEOUT_S = 10.0
 _MOST_REASON = 300
 
 
@@ -28,6 +30,27 @@ def is_hub_name(path: str) -> bool:
         return is_name and not expanded(path).exists()
     except OSError:
         return False
+
+
+def names_commit(source: RowSource) -> bool:
+    """Whether the source names a commit, whose content never changes."""
+    return bool(_COMMIT.fullmatch(source.revision or ""))
+
+
+def with_commit(source: MixtureSet) -> MixtureSet:
+    """The source with the commit that its revision is now, so that all workers and later generations read the same.
+
+    Unchanged if it is no name on the hub, if it names a commit, or if the hub cannot be asked.
+    """
+    if not is_hub_name(source.path) or names_commit(source):
+        return source
+    try:
+        from huggingface_hub import HfApi
+
+        commit = HfApi().dataset_info(source.path, revision=source.revision, timeout=_HUB_TIMEOUT_S).sha
+    except Exception:  # noqa: BLE001  errors of the hub's client and of httpx. Loading the rows reports them
+        return source
+    return source.model_copy(update={"revision": commit}) if commit else source
 
 
 def load_set(source: RowSource) -> Any:
@@ -43,9 +66,10 @@ def load_set(source: RowSource) -> Any:
             "data.path",
             f"{source.path} is a data set of the hub, but datasets is not installed: {how_to_install('hf')}",
         ) from error
-    path = source.path if is_hub_name(source.path) else str(expanded(source.path).absolute())
+    is_hubs = is_hub_name(source.path)
+    path = source.path if is_hubs else str(expanded(source.path).absolute())
     try:
-        with _quiet(datasets):
+        with _quiet(datasets), _cache_only(datasets) if is_hubs and _is_out_of_reach(source) else nullcontext():
             return datasets.load_dataset(path, source.config, split=source.split, revision=source.revision)
     except Exception as error:  # errors of the library, of the hub's client, of pyarrow, or OSError
         raise _not_loaded(source, error) from error
@@ -57,25 +81,51 @@ def cached_files(loaded: Any) -> tuple[Path, ...]:
     return tuple(sorted({Path(file["filename"]) for table in tables for file in table.cache_files}))
 
 
-@contextlib.contextmanager
+@contextmanager
 def _quiet(datasets: Any) -> Iterator[None]:
     """Without the library's progress bars, which would cross planner's."""
-    was_on = datasets.utils.are_progress_bars_disabled() is False
+    is_shown = not datasets.utils.are_progress_bars_disabled()
     datasets.disable_progress_bars()
     try:
         yield
     finally:
-        if was_on:
+        if is_shown:
             datasets.enable_progress_bars()
+
+
+@contextmanager
+def _cache_only(datasets: Any) -> Iterator[None]:
+    """As with `HF_DATASETS_OFFLINE=1`. Without it, the library tries for half a minute to reach the hub."""
+    before = datasets.config.HF_HUB_OFFLINE
+    datasets.config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE = before
+
+
+def _is_out_of_reach(source: RowSource) -> bool:
+    """Whether the hub does not answer. One that refuses is within reach."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    try:
+        HfApi().dataset_info(source.path, revision=source.revision, timeout=_HUB_TIMEOUT_S)
+    except (HfHubHTTPError, OfflineModeIsEnabled):
+        return False  # the library meets the same error, and says more about it
+    except Exception:  # noqa: BLE001  errors of the network, whose classes depend on the client's version
+        return True
+    return False
 
 
 def _not_loaded(source: RowSource, error: Exception) -> DataError:
     lines = [line for line in str(error).splitlines() if line.strip()]
-    reason = shortened(lines[0] if lines else type(error).__name__, _MOST_REASON)
-    if not is_hub_name(source.path):
-        return DataError.of("data.path", f"cannot load {source.name}: {reason}")
-    return DataError.of(
-        "data.path",
-        f"no file or folder at {source.path!r}, and the hub has no such data set, or cannot be reached ({reason}). "
-        "Write a file, a folder, a glob, or download the data set where there is a network",
-    )
+    reason = shortened(lines[0] if lines else type(error).__name__, _MOST_REASON).rstrip(".")
+    if is_hub_name(source.path):
+        return DataError.of(
+            "data.path",
+            f"no file or folder at {source.path!r}, and no such data set in the hub's cache or on the hub ({reason}). "
+            "Write a file, a folder or a glob, or download the data set where there is a network",
+        )
+    fix = "" if source.config or source.split else f". For files in it, write a glob such as {source.path}/*.jsonl"
+    return DataError.of("data.path", f"cannot load {source.name}: {reason}{fix}")

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planner.base.disk import is_relative, place_text
+from planner.data.hub_sets import is_hub_name
 from planner.data.model_files import CONFIG, folder_here
 from planner.data.paths import STDLIB
 from planner.errors import DataError, UserError
-from planner.job import HfModel, Job
+from planner.job import HfModel, Job, Rows
 
 _ROWS = "Write a file, a folder or a glob"
 _DATA = {"own": "Write NAME.py", "text": f"Write a file, a folder, a glob or {STDLIB}"}
@@ -28,11 +29,16 @@ class _Named:
 
     def is_at(self, folder: Path) -> bool:
         """Whether there is something at the path, relative to a folder."""
-        try:
-            place = folder / self.path
-            return place.exists() or any(glob.iglob(str(place), recursive=True))  # noqa: PTH207  hidden files, as `data`
-        except (OSError, ValueError):  # a name that is too long, or with a NUL. Opening it says so
-            return True
+        return is_there(self.path, folder)
+
+
+def is_there(path: str, folder: Path) -> bool:
+    """Whether there is something at a path or glob, relative to a folder."""
+    try:
+        place = folder / path
+        return place.exists() or any(glob.iglob(str(place), recursive=True))  # noqa: PTH207  hidden files, as `data`
+    except (OSError, ValueError):  # a name that is too long, or with a NUL. Opening it says so
+        return True
 
 
 def require_paths(job: Job, job_file: str = "", command: str = "") -> None:
@@ -54,6 +60,16 @@ def require_paths(job: Job, job_file: str = "", command: str = "") -> None:
         raise DataError(f"{named.key}: no {named.what} at {named.path!r}{place_text(named.path)}. {fix}")
 
 
+def data_paths(job: Job) -> Iterator[tuple[str, str]]:
+    """The paths of a job's data and of `eval.data`, each with its key. Some may be names on the hub."""
+    if not isinstance(job.data, Rows):
+        yield "data.path", job.data.path
+        return
+    for section, rows in (("data", job.data), ("eval.data", job.eval.data)):
+        for number, each in enumerate(rows.sets if rows else ()):
+            yield f"{section}.mixture[{number}].path" if rows and rows.mixture else f"{section}.path", each.path
+
+
 def _way_there(named: _Named, beside: Path, job_file: str, command: str) -> str:
     """How to run planner in the folder of the job file, or in the one above. Empty if the path is right in neither."""
     above = beside.resolve().parent
@@ -71,19 +87,28 @@ def _way_there(named: _Named, beside: Path, job_file: str, command: str) -> str:
 
 def _named(job: Job, beside: Path) -> Iterator[_Named]:
     """The relative paths of a job. A model that may be a name on the hub is none, unless it is a folder `beside`."""
-    if job.data.path != STDLIB and is_relative(job.data.path):
-        what = "Python file" if job.is_own else "file"
-        yield _Named(key="data.path", path=job.data.path, what=what, fix=_DATA.get(job.data.kind, _ROWS))
+    what = "Python file" if job.is_own else "file"
+    for key, path in data_paths(job):
+        may_be_hubs = isinstance(job.data, Rows) and is_hub_name(path) and not _is_near(path, beside)
+        if path != STDLIB and is_relative(path) and not may_be_hubs:
+            yield _Named(key=key, path=path, what=what, fix=_DATA.get(job.data.kind, _ROWS))
     model = job.model
     if not isinstance(model, HfModel):
         return
     folders = {"model.path": model.path, "objective.reference_model": job.reference.model}
-    for key, path in folders.items():
+    for key, folder in folders.items():
         is_hubs = key == "model.path" and model.revision is not None  # a folder has no revision
-        if path and is_relative(path) and (_must_be_folder(path) or (not is_hubs and _is_only_beside(path, beside))):
-            yield _Named(key=key, path=path, what="folder", fix=f"Write the folder that has {CONFIG}")
+        if not folder or not is_relative(folder):
+            continue
+        if _must_be_folder(folder) or (not is_hubs and _is_only_beside(folder, beside)):
+            yield _Named(key=key, path=folder, what="folder", fix=f"Write the folder that has {CONFIG}")
     if model.chat_template and is_relative(model.chat_template):
         yield _Named(key="model.chat_template", path=model.chat_template, what="file", fix="Write a Jinja file")
+
+
+def _is_near(path: str, beside: Path) -> bool:
+    """Whether there is something at a path relative to the folder of the job file, or to the one above."""
+    return is_there(path, beside) or is_there(path, beside.resolve().parent)
 
 
 def _must_be_folder(path: str) -> bool:

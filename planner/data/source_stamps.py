@@ -1,8 +1,13 @@
-"""A cheap way to notice that the rows of a job have changed, without reading them."""
+"""Where the rows of a job are, and a cheap way to notice that they have changed, without reading them."""
 
-from planner.data.hub_sets import cached_files, is_hub_name, load_set
-from planner.data.paths import Stamps, source_stamps, stamps_of_files
-from planner.job import Data, Rows, RowSource
+from typing import TypeVar
+
+from planner.data.hub_sets import cached_files, is_hub_name, load_set, names_commit, with_commit
+from planner.data.paths import Stamps, absolute, source_stamps, stamps_of_files
+from planner.data.sample_cache import LEAST_BYTES
+from planner.job import Data, MixtureSet, Rows, RowSource
+
+_Rows = TypeVar("_Rows", bound=Rows)
 
 
 def data_stamps(data: Data) -> Stamps:
@@ -26,5 +31,24 @@ def row_stamps(data: Rows) -> Stamps:
 def _stamps(source: RowSource) -> Stamps:
     if not is_hub_name(source.path):
         return source_stamps(source.path)
-    # Files of the library's cache, whose names contain the commit of the data set.
+    if names_commit(source):
+        # Large enough for the cache of samples. Then a new process does not ask the hub.
+        return ((f"{source.path}@{source.revision}", LEAST_BYTES, 0),)
+    # The paths of these files contain the commit.
     return stamps_of_files(cached_files(load_set(source)))
+
+
+def placed(data: Data) -> Data:
+    """A copy of the section for processes with another working directory: absolute paths, and commits of hub names."""
+    return placed_rows(data) if isinstance(data, Rows) else data.model_copy(update={"path": absolute(data.path)})
+
+
+def placed_rows(rows: _Rows) -> _Rows:
+    """A copy of the rows for processes with another working directory."""
+    return rows.with_sets(tuple(_placed(each) for each in rows.sets))
+
+
+def _placed(source: MixtureSet) -> MixtureSet:
+    if is_hub_name(source.path):
+        return with_commit(source)
+    return source.model_copy(update={"path": absolute(source.path)})

@@ -173,6 +173,12 @@ class Rows(Section):
         named = {name: getattr(self, name) for name in RowSource.model_fields}
         return (MixtureSet(**named),)
 
+    def with_sets(self, sets: tuple[MixtureSet, ...]) -> Self:
+        """A copy with these data sets in the place of `sets`."""
+        if self.mixture:
+            return self.model_copy(update={"mixture": sets})
+        return self.model_copy(update={name: getattr(sets[0], name) for name in RowSource.model_fields})
+
 
 class _Rows(Rows):
     """The keys that all data sets of prompts and completions have."""

@@ -27,14 +27,18 @@ def job_values(job: Job, *, exclude_defaults: bool = False) -> dict[str, Any]:
 
 # The sections that name files which are sent with a job, and what their relative paths begin with: the name of a
 # model's folder alone could be a name on the hub.
-_SENT: Final = {"data": "", "model": "./", "objective": "./"}
+_SENT: Final = {"data": "", "eval": "", "model": "./", "objective": "./"}
 
 
-def _as_submitted(section: Any, beginning: str) -> Any:
-    if not isinstance(section, dict):
-        return section
-    texts = {key: as_submitted(value) for key, value in section.items() if isinstance(value, str)}
-    return section | {key: beginning + text for key, text in texts.items() if text != section[key]}
+def _as_submitted(value: Any, beginning: str) -> Any:
+    """A section with the paths by which its files were sent, those of sections and lists in it included."""
+    if isinstance(value, dict):
+        return {key: _as_submitted(item, beginning) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_as_submitted(item, beginning) for item in value]
+    if not isinstance(value, str) or (text := as_submitted(value)) == value:
+        return value
+    return beginning + text
 
 
 def job_file(job: Job) -> bytes:

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from planner.base.disk import is_relative
 from planner.base.permissions import is_within
-from planner.data.job_paths import require_paths
+from planner.data.hub_sets import is_hub_name
+from planner.data.job_paths import data_paths, require_paths
 from planner.data.paths import STDLIB, resolve
 from planner.errors import UserError
-from planner.job import HfModel, Job
+from planner.job import HfModel, Job, Rows
 from planner.store.run_place import in_memory_text
 
 # The largest request that Ray's dashboard accepts (DASHBOARD_CLIENT_MAX_SIZE in its ray_constants). Ray 2.60 answers a
@@ -59,7 +60,7 @@ def collect(job_file: str, job: Job) -> Shipment:
     shipment = Shipment(
         package=_package(),
         job=_inside("the job file", job_file),
-        data=(*_data(job.data.path, is_code=job.is_own), *_model(job)),
+        data=(*_data(job), *_model(job)),
     )
     if shipment.num_bytes > MAX_BYTES:
         raise UserError(_too_large(shipment))
@@ -104,13 +105,17 @@ def _package() -> Mapping[str, Path]:
     return {f"{root.name}/{file.relative_to(root).as_posix()}": file for file in files}
 
 
-def _data(path: str, *, is_code: bool) -> tuple[str, ...]:
-    if path == STDLIB or not is_relative(path):
-        return ()
-    _, files = resolve(path)
-    if is_code and [str(file) for file in files] != [path]:
-        raise UserError(f"data.path: {path} is not a Python file. Your own training loop must be one file")
-    return tuple(_inside("data.path", str(file)) for file in files)
+def _data(job: Job) -> tuple[str, ...]:
+    """The files of the data that the job names by relative paths."""
+    found: dict[str, None] = {}
+    for key, path in data_paths(job):
+        if path == STDLIB or not is_relative(path) or (isinstance(job.data, Rows) and is_hub_name(path)):
+            continue
+        _, files = resolve(path)
+        if job.is_own and [str(file) for file in files] != [path]:
+            raise UserError(f"{key}: {path} is not a Python file. Your own training loop must be one file")
+        found.update(dict.fromkeys(_inside(key, str(file)) for file in files))
+    return tuple(found)
 
 
 def _model(job: Job) -> tuple[str, ...]:

@@ -121,10 +121,10 @@ def test_a_row_whose_split_is_not_clear_is_bad(tmp_path):
 
 
 def test_an_invalid_data_set_is_refused(tmp_path):
-    """A folder of files needs a glob. A broken table is named with the library's message."""
+    """A folder whose files have no columns needs a glob. A broken table is named with the library's message."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "rows.jsonl").write_text("{}")
-    with pytest.raises(DataError, match=r"is not a data set folder .* write a glob such as .*folder/\*.jsonl"):
+    with pytest.raises(DataError, match=r"cannot load .*folder: .* write a glob such as .*folder/\*.jsonl"):
         read(tmp_path / "folder")
     (tmp_path / "folder" / "dataset_info.json").write_text("{")
     with pytest.raises(DataError, match="cannot read the data set folder"):
