@@ -269,7 +269,7 @@ class _RowTokenizer:
             num_tokens = self._tokens_cut + self._end
             notes.append(
                 f"{self._num_cut} of {self._num_samples} samples were cut to {self._truncation_text}. "
-                f"{self._tokens_cut} of {num_tokens} tokens are not trained on"
+                f"{self._tokens_cut} of {num_tokens} tokens are left out"
             )
         return tuple(notes)
 

@@ -61,12 +61,13 @@ def require_paths(job: Job, job_file: str = "", command: str = "") -> None:
 
 
 def data_paths(job: Job) -> Iterator[tuple[str, str]]:
-    """The paths of a job's data, each with its key. Some may be names on the hub."""
+    """The paths of a job's data and of `eval.data`, each with its key. Some may be names on the hub."""
     if not isinstance(job.data, Rows):
         yield "data.path", job.data.path
         return
-    for number, each in enumerate(job.data.sets):
-        yield f"data.mixture[{number}].path" if job.data.mixture else "data.path", each.path
+    for section, rows in (("data", job.data), ("eval.data", job.eval.data)):
+        for number, each in enumerate(rows.sets if rows else ()):
+            yield f"{section}.mixture[{number}].path" if rows and rows.mixture else f"{section}.path", each.path
 
 
 def _way_there(named: _Named, beside: Path, job_file: str, command: str) -> str:

@@ -3,11 +3,12 @@
 from planner.data.base import AnyDataset, Progress, no_progress
 from planner.data.conversations import open_conversations
 from planner.data.jsonl import JsonlDataset
-from planner.data.sample_sets import SetRows
+from planner.data.sample_sets import SampleSet, SetRows
 from planner.data.text_files import TextDataset
 from planner.data.tokens import TokensDataset
 from planner.data.user_dataset import OwnDataset
-from planner.job import Data, JsonlData, Model, OwnCode, OwnModel, TextData, TokensData
+from planner.errors import DataError
+from planner.job import Data, Job, JsonlData, Model, OwnCode, OwnModel, TextData, TokensData
 
 
 def open_dataset(data: Data, model: Model, progress: Progress = no_progress) -> AnyDataset:
@@ -28,6 +29,26 @@ def open_dataset(data: Data, model: Model, progress: Progress = no_progress) -> 
             return JsonlDataset.open(data.path, data.field, model.context, progress)
         case _:
             return open_conversations(data, model, progress)
+
+
+def open_evaluation(job: Job, progress: Progress = no_progress) -> SampleSet | None:
+    """Open the rows of `eval.data` as the rows to train on: with the same tokenizer, cut and packing. None without it.
+
+    Raises:
+        DataError: a file is missing or a row cannot be used.
+    """
+    if job.eval_data is None:
+        return None
+    assert not isinstance(job.model, OwnModel)  # a `Job` checks this
+    try:
+        return open_conversations(job.eval_data, job.model, progress)
+    except DataError as error:
+        raise DataError(_of_evaluation(str(error))) from error
+
+
+def _of_evaluation(problem: str) -> str:
+    """An error about the rows of `eval.data`, which were opened as a section `data`."""
+    return f"eval.{problem}" if problem.startswith("data.") else f"eval.data: {problem}"
 
 
 def sets_of(dataset: AnyDataset) -> tuple[SetRows, ...]:

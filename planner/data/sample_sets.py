@@ -180,7 +180,8 @@ def joined(named: Sequence[tuple[str, SampleSet]]) -> SampleSet:
     fields: dict[str, Any] = {
         **arrays,
         "context": first.context,
-        "fingerprint": hashlib.sha256(repr([tuple(each) for each in sets]).encode()).hexdigest(),
+        # Without the names: the same samples at another path are the same data.
+        "fingerprint": hashlib.sha256(repr([tuple(each)[1:] for each in sets]).encode()).hexdigest(),
         "notes": tuple(f"{name}: {note}" for name, each in named for note in each.notes),
         "sets": sets,
     }

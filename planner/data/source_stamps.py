@@ -1,9 +1,13 @@
 """Where the rows of a job are, and a cheap way to notice that they have changed, without reading them."""
 
+from typing import TypeVar
+
 from planner.data.hub_sets import cached_files, is_hub_name, load_set, names_commit, with_commit
 from planner.data.paths import Stamps, absolute, source_stamps, stamps_of_files
 from planner.data.sample_cache import LEAST_BYTES
 from planner.job import Data, MixtureSet, Rows, RowSource
+
+_Rows = TypeVar("_Rows", bound=Rows)
 
 
 def data_stamps(data: Data) -> Stamps:
@@ -36,9 +40,12 @@ def _stamps(source: RowSource) -> Stamps:
 
 def placed(data: Data) -> Data:
     """A copy of the section for processes with another working directory: absolute paths, and commits of hub names."""
-    if not isinstance(data, Rows):
-        return data.model_copy(update={"path": absolute(data.path)})
-    return data.with_sets(tuple(_placed(each) for each in data.sets))
+    return placed_rows(data) if isinstance(data, Rows) else data.model_copy(update={"path": absolute(data.path)})
+
+
+def placed_rows(rows: _Rows) -> _Rows:
+    """A copy of the rows for processes with another working directory."""
+    return rows.with_sets(tuple(_placed(each) for each in rows.sets))
 
 
 def _placed(source: MixtureSet) -> MixtureSet:

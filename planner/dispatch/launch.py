@@ -13,7 +13,7 @@ from typing import Any
 
 from planner.base.disk import expanded, local_folder
 from planner.base.text import last_line
-from planner.data.source_stamps import placed
+from planner.data.source_stamps import placed, placed_rows
 from planner.dispatch.connection import CONNECT_S
 from planner.dispatch.controller_heartbeat import HeartbeatMonitor
 from planner.dispatch.interrupt import Interrupts
@@ -234,7 +234,7 @@ def _trainer(
     rules = Rules(
         sizes=batch_sizes(job),
         workers=wanted,
-        has_eval=job.eval.samples > 0,
+        has_eval=job.eval.is_on,
         eager=eager,
         on_one_machine=embedded and worker.on_cpu,
     )
@@ -314,7 +314,9 @@ def _torch_config(*, on_gpu: bool, embedded: bool) -> Any:
 def absolute(job: Job, url: str) -> Job:
     """A copy of the job with absolute paths, for processes with another working directory."""
     checkpoint = job.checkpoint.model_copy(update={"path": url})
-    job = job.model_copy(update={"data": placed(job.data), "checkpoint": checkpoint})
+    rows = job.eval.data and placed_rows(job.eval.data)
+    evaluation = job.eval.model_copy(update={"data": rows})
+    job = job.model_copy(update={"data": placed(job.data), "eval": evaluation, "checkpoint": checkpoint})
     return _with_absolute_models(job)
 
 

@@ -21,6 +21,16 @@ class SettingChanged(Event, name="setting_changed"):
     now: str
 
 
+class EvaluationChanged(Event, name="evaluation_changed"):
+    """The samples of a data set of its own for evaluation differ, so losses on them before and after do not compare."""
+
+    before: int
+    """how many there were"""
+    now: int
+    sets: str | None
+    """which sets of a mixture differ, as text. None if that is not known"""
+
+
 class ScheduleMoved(Event, name="schedule_moved"):
     """Another number of steps changes the learning rate of the next step."""
 

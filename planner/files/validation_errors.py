@@ -87,6 +87,7 @@ def _walk(root: _Schema, loc: Iterable[str | int]) -> tuple[KeyPath, _Schema]:
     path: KeyPath = ()
     node = root
     for part in loc:
+        node = _only_section(root, node)
         if "anyOf" in node or part == "[key]":
             break  # what follows is pydantic's name for one of the choices, or for the key itself
         kinds = node.get("discriminator", {}).get("mapping", {})
@@ -95,6 +96,12 @@ def _walk(root: _Schema, loc: Iterable[str | int]) -> tuple[KeyPath, _Schema]:
         else:
             path, node = (*path, part), _deref(root, _child(node, part))
     return path, node
+
+
+def _only_section(root: _Schema, node: _Schema) -> _Schema:
+    """The section of a key that holds one kind of section or null. Other nodes are unchanged."""
+    sections = [choice for choice in node.get("anyOf", ()) if choice.get("type") != "null"]
+    return _deref(root, sections[0]) if len(sections) == 1 and "$ref" in sections[0] else node
 
 
 def _child(node: _Schema, part: str | int) -> _Schema:
@@ -116,7 +123,7 @@ def _nearest(root: _Schema, loc: Sequence[str | int]) -> str:
     from difflib import get_close_matches  # imported only for a wrong file
 
     section, node = _walk(root, loc[:-1])
-    key, known = str(loc[-1]), list(node.get("properties", {}))
+    key, known = str(loc[-1]), list(_only_section(root, node).get("properties", {}))
     if key in ELSEWHERE:
         return f"Did you mean {ELSEWHERE[key]}?"
     near = [(*section, name) for name in get_close_matches(key.lower(), known)]

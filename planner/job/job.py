@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from planner.job import duration
-from planner.job.data import ChatData, Data
+from planner.job.data import ChatData, Data, FeedbackData, PairsData, Rows
 from planner.job.kind_registry import KindField
 from planner.job.model import Model, OwnModel
 from planner.job.objective import Objective, ReferenceChoice
@@ -86,6 +86,15 @@ class Job(Section):
         return self
 
     @model_validator(mode="after")
+    def _evaluation_suits_the_data(self) -> Self:
+        if self.eval.data is not None and not isinstance(self.data, Rows):
+            raise ValueError(
+                f"eval.data is a data set of rows, and data.kind is {self.data.kind}. Write eval.samples alone, which "
+                "holds samples out of training, or data.kind chat, pairs or feedback"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _objective_has_what_it_needs(self) -> Self:
         if self.model.kind != "hf" and self.reference.model is not None:
             raise ValueError("objective.reference_model needs model.kind hf. Remove it")
@@ -147,6 +156,14 @@ class Job(Section):
     def is_own(self) -> bool:
         """Whether the user wrote the training loop."""
         return self.data.kind == "own"
+
+    @property
+    def eval_data(self) -> ChatData | PairsData | FeedbackData | None:
+        """The section `data` with the rows of `eval.data` in place of its own. None if the job has no `eval.data`."""
+        if self.eval.data is None:
+            return None
+        assert isinstance(self.data, ChatData | PairsData | FeedbackData)  # checked when the job was made
+        return self.data.model_copy(update={name: getattr(self.eval.data, name) for name in Rows.model_fields})
 
     @property
     def reference(self) -> ReferenceChoice:

@@ -1,10 +1,14 @@
 """The job's sections `batch`, `train`, `eval`, `workers` and `checkpoint`."""
 
+import math
+from fractions import Fraction
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
 
 from planner.job import duration
+from planner.job.data import Rows
 from planner.job.optimizer import Optimizer, OwnOptimizer
 from planner.job.resource_names import NOT_CUSTOM, refusal
 from planner.job.section import STORED_JOB, AutoOrEvery, DurationText, Every, Section
@@ -116,15 +120,62 @@ class Train(Section):
         return self
 
 
-class Eval(Section):
-    """Evaluation on held-out samples, which are never trained on."""
+_PART = r"^([0-9]*\.[0-9]+|[0-9]+)%$"
 
-    samples: int = Field(
-        default=0, ge=0, le=MAX_GLOBAL_BATCH, description="samples held out of training. 0 means no evaluation"
+
+def _number_or_part(value: object) -> int | str:
+    """A number of samples, or a part of the rows such as `5%` in its only written form."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_GLOBAL_BATCH:
+        return value
+    try:
+        if isinstance(value, str) and value.endswith("%"):
+            return str(duration.parse(value, 1))
+    except ValueError:
+        pass
+    raise PydanticCustomError("samples", "should be a whole number or a part such as 5%")
+
+
+_Samples = Annotated[
+    int | str,
+    BeforeValidator(_number_or_part),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 0, "maximum": MAX_GLOBAL_BATCH},
+                {"type": "string", "pattern": _PART, "examples": ["5%"]},
+            ]
+        }
+    ),
+]
+
+
+class Eval(Section):
+    """Evaluation on samples that are never trained on: held out of the training data, or from data of their own."""
+
+    samples: _Samples = Field(
+        default=0,
+        description="samples to evaluate on, or a part of the rows such as 5%, rounded up. They are held out of "
+        "training, or are rows of eval.data. 0 means no evaluation, or all rows of eval.data",
+    )
+    data: Rows | None = Field(
+        default=None,
+        description="a data set of its own for evaluation, such as a test split. Its kind, cut and packing are those "
+        "of the section data. Then nothing is held out of training",
     )
     every: Every = Field(
         default="100 steps", description="duration between two evaluations. A whole number counts steps"
     )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the job evaluates."""
+        return self.samples != 0 or self.data is not None
+
+    def num_samples(self, num_rows: int) -> int:
+        """How many of `num_rows` rows are evaluated: rows of `data`, or without it rows of the training data."""
+        if isinstance(self.samples, str):
+            return math.ceil(duration.parse(self.samples).amount * Fraction(num_rows, 100))
+        return self.samples or (num_rows if self.data is not None else 0)
 
 
 def _custom_resource(name: str, info: ValidationInfo) -> str:

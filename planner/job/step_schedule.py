@@ -106,7 +106,7 @@ def _named(job: Job) -> Iterator[tuple[str, Duration]]:
     if train.epochs is not None:
         yield "train", Duration(amount=_epochs(train.epochs), unit="epochs")
     yield "warmup", parse(train.schedule.warmup)
-    if job.eval.samples:
+    if job.eval.is_on:
         yield "eval every", parse(job.eval.every)
     if job.checkpoint.every != "auto":
         yield "commit every", parse(job.checkpoint.every)

@@ -37,6 +37,8 @@ class Order:
         seed: in [0, 2**64). Another seed gives another order.
         set_rows: rows of each set of a mixture, whose rows follow one another. Rows are held out of each set in
             proportion. Empty for a single set.
+        is_apart: whether the held-out rows come from a data set of their own. Then all `num_rows` rows are trained on,
+            and the held-out rows are [num_rows, num_rows + num_held_out).
 
     Raises:
         DataError: a number is out of its range, or no training row is left.
@@ -46,6 +48,7 @@ class Order:
     num_held_out: int = 0
     seed: int
     set_rows: tuple[int, ...] = ()
+    is_apart: bool = False
 
     def __post_init__(self) -> None:
         if self.num_held_out < 0:
@@ -60,12 +63,23 @@ class Order:
     @property
     def num_samples(self) -> int:
         """Rows to train on: the length of an epoch in samples."""
-        return self.num_rows - self.num_held_out
+        return self.num_rows - self.num_withheld
+
+    @property
+    def num_withheld(self) -> int:
+        """Rows held out of the data to train on."""
+        return 0 if self.is_apart else self.num_held_out
 
     @property
     def set_held_out(self) -> tuple[int, ...]:
-        """Held-out rows of each set, exact to one row. A single set counts as one of one."""
-        return shares(self.num_held_out, self.set_rows) if self.set_rows else (self.num_held_out,)
+        """Rows held out of each set, exact to one row. A single set counts as one of one."""
+        return shares(self.num_withheld, self.set_rows) if self.set_rows else (self.num_withheld,)
+
+    @property
+    def set_samples(self) -> tuple[int, ...]:
+        """Rows of each set to train on. A single set counts as one of one."""
+        sets = zip(self.set_rows or (self.num_rows,), self.set_held_out, strict=True)
+        return tuple(rows - held_out for rows, held_out in sets)
 
     def set_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The number of the set that each row belongs to, from 0. The same shape as `rows`."""
@@ -98,7 +112,7 @@ class Order:
             stop: one past the last index, at most num_held_out.
 
         Returns:
-            (stop - start,) row numbers in [0, num_rows).
+            (stop - start,) row numbers in [0, num_rows), or in [num_rows, num_rows + num_held_out) if `is_apart`.
 
         Raises:
             DataError: not 0 <= start <= stop <= num_held_out.
@@ -108,7 +122,7 @@ class Order:
 
     def _row_of(self, split_index: NDArray[np.int64]) -> NDArray[np.int64]:
         # [0, num_samples) are training rows, [num_samples, num_rows) are held out.
-        if self.num_held_out == 0:
+        if self.num_withheld == 0:
             return split_index
         if not self.set_rows:
             return self._split().at(split_index, np.zeros_like(split_index))
@@ -123,6 +137,28 @@ class Order:
 
     def _split(self) -> Permutations:
         return _split(self.num_rows)
+
+
+def chosen_rows(set_rows: tuple[int, ...], count: int) -> NDArray[np.int64]:
+    """The rows to evaluate on of a data set of their own, from each of its sets in proportion.
+
+    They are those that `Order` would hold out. A choice of all rows has them in their order.
+
+    Args:
+        set_rows: rows of each set. A single set counts as one of one.
+        count: how many rows to choose, at most all.
+
+    Returns:
+        (count,) row numbers in [0, sum(set_rows)).
+    """
+    if count == sum(set_rows):
+        return np.arange(count, dtype=np.int64)
+    return _held_out_rows(set_rows, chosen_in(set_rows, count))[0]
+
+
+def chosen_in(set_rows: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """How many rows of each set are among `chosen_rows`, exact to one row."""
+    return shares(count, set_rows)
 
 
 def _split(num_rows: int) -> Permutations:

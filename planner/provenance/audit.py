@@ -12,6 +12,7 @@ from planner.provenance.certificate import TensorDigests, check_certificate
 from planner.provenance.identity import recorded_plan
 from planner.provenance.lineage import Segment, read_lineage
 from planner.provenance.run_checks import check_formats, check_identity, check_outside, check_records, count_discarded
+from planner.provenance.set_counts import SetUse
 from planner.provenance.step_comparison import derive
 from planner.store.run_folder import RunFolder
 
@@ -66,6 +67,8 @@ class Audit:
     """one SHA-256 over the final weights of a finished `bitwise` run, 64 hex digits, else empty"""
     findings: tuple[str, ...]
     """what is wrong, one sentence each, empty if clean"""
+    sets: tuple[SetUse, ...] = ()
+    """samples used of each set of a mixture. Empty if there is only one set"""
 
     @property
     def clean(self) -> bool:
@@ -119,6 +122,7 @@ def audit(
         held_out=tuple(sorted({each.step: each.loss for each in lineage.evals}.items())),
         weights=newest.weights_digest,
         findings=_shortened(findings),
+        sets=derived.sets,
     )
 
 

@@ -3,17 +3,24 @@
 No torch, no Ray.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.base.text import counted
 from planner.data.base import AnyDataset, Progress, no_progress
-from planner.data.open import open_dataset, sets_of
-from planner.errors import ResumeRefused, UserError
+from planner.data.evaluation import WithEvaluation, training_part
+from planner.data.open import open_dataset, open_evaluation, sets_of
+from planner.data.sample_sets import SampleSet
+from planner.errors import DataError, ResumeRefused, UserError
 from planner.events.resuming import ChangeAccepted, SettingChanged
 from planner.job import HfModel, Job
-from planner.order.order import Order
+from planner.order.order import Order, chosen_rows
 from planner.plan import BatchSizes, Plan, make_plan
+from planner.provenance.data_facts import evaluation_in, set_changes
 from planner.store.jobs import job_values
 from planner.store.records import GenerationRecord, TrainingIdentity, joint_digest
 
@@ -24,14 +31,33 @@ def open_data(job: Job, progress: Progress = no_progress) -> tuple[AnyDataset, O
     Raises:
         DataError: the data cannot be read, or has no row left to train on.
     """
-    dataset = open_dataset(job.data, job.model, progress)
+    dataset = training = open_dataset(job.data, job.model, progress)
+    if (evaluation := open_evaluation(job, progress)) is not None:
+        assert isinstance(training, SampleSet)  # the job was validated when it was made
+        dataset = WithEvaluation(training=training, evaluation=evaluation, chosen=_evaluated(job, evaluation))
     order = Order(
-        num_rows=dataset.num_rows,
-        num_held_out=job.eval.samples,
+        num_rows=training.num_rows,
+        num_held_out=dataset.num_rows - training.num_rows or job.eval.num_samples(training.num_rows),
         seed=job.train.seed,
-        set_rows=tuple(each.num_rows for each in sets_of(dataset)),
+        set_rows=tuple(each.num_rows for each in sets_of(training)),
+        is_apart=evaluation is not None,
     )
     return dataset, order
+
+
+def _evaluated(job: Job, evaluation: SampleSet) -> NDArray[np.int64]:
+    """The rows of `eval.data` to evaluate on.
+
+    Raises:
+        DataError: there are too few.
+    """
+    found, wanted = evaluation.num_rows, job.eval.num_samples(evaluation.num_rows)
+    if wanted > found:
+        raise DataError.of(
+            "eval.samples",
+            f"eval.data has {counted(found, 'sample')}, and {wanted} are to be evaluated. Write 0 for all",
+        )
+    return chosen_rows(tuple(each.num_rows for each in evaluation.sets) or (found,), wanted)
 
 
 def identity_of(job: Job, dataset: AnyDataset, order: Order, *, is_stored: bool = False) -> TrainingIdentity:
@@ -41,7 +67,7 @@ def identity_of(job: Job, dataset: AnyDataset, order: Order, *, is_stored: bool 
     Ray's temporary folder.
     """
     settings = _flat(_set_values(job, is_stored=is_stored))
-    cut = f"{dataset.fingerprint} {order.num_rows} rows, {order.num_held_out} held out"
+    cut = f"{training_part(dataset).fingerprint} {order.num_rows} rows, {order.num_withheld} held out"
     return TrainingIdentity(
         global_batch=job.batch.global_batch,
         seed=job.train.seed,
@@ -75,7 +101,7 @@ def _settings_digest(settings: dict[str, Any], beginnings: tuple[str, ...]) -> s
 _TOKENIZER = ("model.chat_template", "model.context", "model.path", "model.revision")
 # Field of the identity -> the job's keys, or prefixes of keys, that decide it.
 _DECIDED_BY = {
-    "data": ("data.", "eval.samples", *_TOKENIZER),
+    "data": ("data.", "eval.data", "eval.samples", *_TOKENIZER),
     "equality": ("batch.equality",),
     "global_batch": ("batch.global",),
     "model": ("model.",),
@@ -107,12 +133,29 @@ def parse_accept(fields: Iterable[str]) -> frozenset[str]:
 
 def job_changes(before: Job, now: Job) -> list[SettingChanged]:
     """Every setting of the job file that differs, sorted by its dotted key."""
-    old, new = _flat(job_values(before)), _flat(job_values(now))
+    old, new = (_flat(_with_numbered_sets(job_values(job))) for job in (before, now))
     keys = (key for key in sorted({*old, *new}) if old.get(key, {}) != new.get(key, {}))
     return [
         SettingChanged(setting=key, before=str(old.get(key, "nothing")), now=str(new.get(key, "nothing")))
         for key in keys
     ]
+
+
+def _with_numbered_sets(values: dict[str, Any]) -> dict[str, Any]:
+    """A job's sections with each set of a mixture as a section, so that a change names that set alone."""
+    evaluation = dict(values["eval"])
+    if (rows := evaluation.pop("data", None)) is not None:
+        evaluation["data"] = _given(_numbered(rows))
+    return {**values, "data": _numbered(values["data"]), "eval": evaluation}
+
+
+def _numbered(rows: dict[str, Any]) -> dict[str, Any]:
+    sets = {f"mixture[{number}]": _given(each) for number, each in enumerate(rows.get("mixture") or ())}
+    return {key: value for key, value in rows.items() if key != "mixture"} | sets
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def require_same(
@@ -121,8 +164,18 @@ def require_same(
     changes: Sequence[SettingChanged],
     accept: frozenset[str],
     where: str,
+    *,
+    facts: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {}),
 ) -> list[ChangeAccepted]:
     """Check that a job may resume a run, and return what differs and is accepted.
+
+    Args:
+        before: of the run.
+        now: of the job.
+        changes: the job's settings that differ.
+        accept: fields that the user allows to differ.
+        where: the run's folder or URL, for the error.
+        facts: those of the run and of the job (`planner.provenance.data_facts`).
 
     Raises:
         ResumeRefused: the identity differs in a field that the user has not accepted by name.
@@ -130,7 +183,7 @@ def require_same(
     differing = before.differences(now)
     if refused := [field for field in differing if field not in accept]:
         # One setting may decide two fields, and is shown once.
-        reasons = "; ".join(dict.fromkeys(reason for field in refused for reason in _reasons(field, changes)))
+        reasons = "; ".join(dict.fromkeys(reason for field in refused for reason in _reasons(field, changes, facts)))
         it = "it" if len(refused) == 1 else "them"
         raise ResumeRefused(
             f"{where}: the run was made with another {_enumerated(refused)} ({reasons}). Change {it} back, "
@@ -182,13 +235,19 @@ def require_same_model(before: str, now: str, accept: frozenset[str], where: str
     return [ChangeAccepted(field=MODEL_FILES, before=before, now=now)]
 
 
-def _reasons(field: str, changes: Sequence[SettingChanged]) -> list[str]:
+def _reasons(
+    field: str, changes: Sequence[SettingChanged], facts: tuple[Mapping[str, Any], Mapping[str, Any]]
+) -> list[str]:
     """What changed a field of the identity, one text each."""
+    # If both evaluate on a data set of its own, what is evaluated does not change what is trained on.
+    ignored = "eval." if all(map(evaluation_in, facts)) else ()
     found = [
         f"{change.setting}: {change.before} -> {change.now}"
         for change in changes
-        if change.setting.startswith(_DECIDED_BY[field])
+        if change.setting.startswith(_DECIDED_BY[field]) and not change.setting.startswith(ignored)
     ]
+    if field == "data":
+        found += set_changes(*facts)
     # Settings decide every field except the data. If the run's job is not known, no change was found.
     unseen = f"{field}: the old one is not known"
     return found or ["the files at data.path, or the tokenizer's, have changed" if field == "data" else unseen]

@@ -3,15 +3,22 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from planner.base.disk import is_file, place_text
 from planner.data.base import AnyDataset
+from planner.data.open import sets_of
 from planner.errors import UserError
 from planner.job import Job, OwnOptimizer
 from planner.job.step_schedule import StepSchedule, learning_rate, lengths
 from planner.order.order import Order
+from planner.provenance.data_facts import EVALUATION, SETS, data_facts, evaluation_changes, set_changes
 from planner.provenance.identity import identity_of, open_data, recorded_plan
 from planner.provenance.lineage import Segment
+from planner.provenance.set_counts import SetCounts, SetUse
 from planner.store.records import EvalRecord, GenerationRecord, StepRecord, TrainingIdentity
 from planner.store.run_folder import RunFolder
 
@@ -31,6 +38,8 @@ class StepComparison:
     """steps whose checksum differs from that of the samples that they should have used"""
     findings: tuple[str, ...]
     """what is wrong, one sentence each"""
+    sets: tuple[SetUse, ...] = ()
+    """what the steps used of each set of a mixture. Empty if there is only one set"""
 
 
 def derive(
@@ -56,7 +65,8 @@ def derive(
         lost=deriver.lost,
         repeated=deriver.repeated,
         mismatched=deriver.mismatched,
-        findings=tuple(deriver.findings),
+        findings=(*deriver.findings, *(deriver.counts.findings if deriver.counts else ())),
+        sets=deriver.counts.uses if deriver.counts else (),
     )
 
 
@@ -70,6 +80,11 @@ class _Recipe:
     order: Order
     identity: TrainingIdentity
     """of the job with the data that is there now"""
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """The facts about the data that is there now."""
+        return data_facts(self.dataset, self.order)
 
     @cached_property
     def held_out_tokens(self) -> int:
@@ -87,6 +102,8 @@ class _Deriver:
         self._named: set[tuple[str, str, object]] = set()
         self.lost = self.repeated = self.mismatched = 0
         self.findings: list[str] = []
+        self.counts: SetCounts | None = None
+        """of the newest mixture that the run was trained on"""
 
     def check(self, segment: Segment, progress: Callable[[int], None]) -> None:
         """Check a generation's header, its steps and its evaluations. `progress` is called with each completed step."""
@@ -95,7 +112,10 @@ class _Deriver:
         size = header.identity.global_batch
         differing = recipe.identity.differences(header.identity)
         same_data = "data" not in differing and "global_batch" not in differing
-        self.findings += self._check_identity(header, differing, recipe.job)
+        self.findings += [
+            *self._check_identity(header, differing, recipe),
+            *self._check_facts(header, recipe, differing),
+        ]
         for step, record in enumerate(segment.steps, header.step):
             start = header.cursor + (step - header.step) * size
             self._count(record, size)
@@ -105,10 +125,12 @@ class _Deriver:
             progress(step + 1)
         self.findings += _check_plan(header, recipe)
         self.findings += _check_length(segment, recipe, same_data=same_data)
+        # A data set of its own for evaluation may be the same where that for training is not, and the other way round.
+        same_evaluated = _same_evaluation(header, recipe) if recipe.order.is_apart else same_data
         for each in segment.evals:
-            self.findings += _check_evaluation(each, recipe, same_data=same_data)
+            self.findings += _check_evaluation(each, recipe, same_data=same_evaluated)
 
-    def _check_identity(self, header: GenerationRecord, differing: Sequence[str], job: Job) -> list[str]:
+    def _check_identity(self, header: GenerationRecord, differing: Sequence[str], recipe: _Recipe) -> list[str]:
         """What is wrong with an identity of which these fields are not those of the job and of the data.
 
         Of several generations with the same job and the same wrong value, it names the first.
@@ -117,13 +139,29 @@ class _Deriver:
         values = {field: (field, header.job_digest, getattr(header.identity, field)) for field in differing}
         for field in (field for field, value in values.items() if value not in self._named):
             if field == "data":
+                sets = f" ({'; '.join(changes)})" if (changes := set_changes(header.facts, recipe.facts)) else ""
                 findings.append(
-                    f"{where}: the data at {job.data.path} is not what it was trained on, "
+                    f"{where}: the data{_place(recipe.job)} is not what it was trained on{sets}, "
                     "so its samples cannot be checked"
                 )
             else:
                 findings.append(f"{where}: another {field} is on record than its job has")
         self._named.update(values.values())
+        return findings
+
+    def _check_facts(self, header: GenerationRecord, recipe: _Recipe, differing: Sequence[str]) -> list[str]:
+        """What is wrong with the sets or with the data set for evaluation on record. Of several, it names the first."""
+        where, findings = f"generation {header.generation}", []
+        if "data" not in differing and SETS in header.facts and header.facts[SETS] != recipe.facts.get(SETS):
+            findings.append(f"{where}: the sets on record are not those of its data")
+        key = (EVALUATION, header.job_digest, str(header.facts.get(EVALUATION)))
+        if not _same_evaluation(header, recipe) and key not in self._named:
+            self._named.add(key)
+            changes = [change.sets for change in evaluation_changes(header.facts, recipe.facts) if change.sets]
+            findings.append(
+                f"{where}: the data of eval.data is not what it was evaluated on"
+                f"{f' ({changes[0]})' if changes else ''}, so its evaluations cannot be checked"
+            )
         return findings
 
     def _count(self, record: StepRecord, size: int) -> None:
@@ -148,6 +186,7 @@ class _Deriver:
     def _check_samples(self, recipe: _Recipe, step: int, record: StepRecord, positions: range) -> None:
         """Compare tokens and checksum with those of the samples at these positions of the order."""
         rows = recipe.order.rows(positions.start, positions.stop)
+        self._count_sets(recipe, positions.start, rows)
         tokens, check_sum = _evidence(recipe, rows)
         # Only the user's own training loop knows the number by which it divides its loss.
         if (record.tokens if recipe.job.is_own else tokens, check_sum) != (record.tokens, record.checksum):
@@ -156,6 +195,14 @@ class _Deriver:
                 f"step {step}: what entered the forward pass is not the samples at "
                 f"[{positions.start}, {positions.stop})"
             )
+
+    def _count_sets(self, recipe: _Recipe, start: int, rows: NDArray[np.int64]) -> None:
+        """Count the rows of a step, set by set. Another mixture starts the counts again."""
+        if not (sets := sets_of(recipe.dataset)):
+            return
+        if self.counts is None or (self.counts.sets, self.counts.order) != (sets, recipe.order):
+            self.counts = SetCounts(sets, recipe.order)
+        self.counts.take(start, rows)
 
     def _open(self, header: GenerationRecord) -> _Recipe:
         if header.job_digest not in self._opened:
@@ -224,11 +271,28 @@ def _check_length(segment: Segment, recipe: _Recipe, *, same_data: bool) -> list
     return findings
 
 
+def _same_evaluation(header: GenerationRecord, recipe: _Recipe) -> bool:
+    """Whether the data set of its own for evaluation is the one on record, or there is none in both."""
+    return bool(header.facts.get(EVALUATION) == recipe.facts.get(EVALUATION))
+
+
+def _evaluated(recipe: _Recipe, *, same_data: bool) -> int | None:
+    """How many samples the job evaluates. None if only the data can tell, which is another one now."""
+    job = recipe.job
+    is_number = isinstance(job.eval.samples, int) and (job.eval.samples > 0 or not job.eval.is_on)
+    return job.eval.num_samples(0) if is_number else recipe.order.num_held_out if same_data else None
+
+
+def _place(job: Job) -> str:
+    return f" at {job.data.path}" if job.data.path else ""
+
+
 def _check_evaluation(record: EvalRecord, recipe: _Recipe, *, same_data: bool) -> list[str]:
     """Compare an evaluation's samples and tokens, and whether it was due, with the job, and return the findings."""
     where, job, findings = f"the evaluation before step {record.step}", recipe.job, []
-    if not job.eval.samples or record.samples != job.eval.samples:
-        findings.append(f"{where}: it has {record.samples} samples on record, and its job says {job.eval.samples}")
+    wanted = _evaluated(recipe, same_data=same_data)
+    if wanted is not None and (not wanted or record.samples != wanted):
+        findings.append(f"{where}: it has {record.samples} samples on record, and its job says {wanted}")
     if record.step % recipe.lengths.eval_every and record.step != recipe.lengths.total_steps:
         findings.append(f"{where}: none was due there")
     if same_data and not job.is_own and record.tokens != recipe.held_out_tokens:

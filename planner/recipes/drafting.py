@@ -130,6 +130,8 @@ def plain(value: Any) -> str:
     """A value as text on one line, cut after 120 characters."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {plain(its)}" for key, its in value.items()) + "}"
+    if isinstance(value, list) and any(isinstance(each, dict) for each in value):
+        return f"[{', '.join(map(plain, value))}]"
     return cut(number(value) if isinstance(value, float) else written(value), 120)
 
 
@@ -146,6 +148,9 @@ def make_own(draft: Draft, method: str, why: str, *, has_groups: bool = False) -
     """
     model, data, train = (draft.job.pop(name, {}) for name in ("model", "data", "train"))
     objective = draft.job.pop("objective", None)
+    # Rows to evaluate have the form of those to train on, and that form is the loop's.
+    evaluated = draft.job.pop("eval") if "data" in draft.job.get("eval", {}) else {}
+    draft.remarks.pop("eval.samples", None)
     ordered = draft.job
     draft.job = {
         "name": ordered.pop("name", "recipe"),
@@ -171,8 +176,8 @@ def make_own(draft: Draft, method: str, why: str, *, has_groups: bool = False) -
             "split a group of single completions over workers",
             at=1,
         )
-    said = {"model": model, "data": data, "objective": objective, "optimizer": optimizer, **theirs}
-    lines = [f"{name} {plain(value)}" for name, value in said.items() if value]
+    said = {"model": model, "data": data, "eval": evaluated, "objective": objective, "optimizer": optimizer}
+    lines = [f"{name} {plain(value)}" for name, value in {**said, **theirs}.items() if value]
     if lines:
         draft.ask(f"what the loop must do itself: {'; '.join(lines)}", at=1)
 

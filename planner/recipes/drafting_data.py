@@ -1,61 +1,132 @@
-"""Drafts a job's `data.kind` and `data.path` from the data sets that a recipe names, and says what is left to do."""
+"""Drafts a job's data section from the data sets that a recipe names, and says what is left to do."""
 
 import os
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from planner.data.formats import Kind
 from planner.files.messages import cut
 from planner.recipes.recipe import Draft, Note
-from planner.recipes.row_sources import DatasetSource, Place, place_of, short_name
+from planner.recipes.row_sources import DatasetSource, Place, parts_of, place_of, short_name
 
 _ROWS: dict[str, str] = {
     "chat": '{"messages": [{"role": ..., "content": ...}, ...]}',
     "pairs": '{"prompt": ..., "chosen": ..., "rejected": ...}',
     "feedback": '{"prompt": ..., "completion": ..., "label": true or false}',
 }
-_FUNCTIONS = ("Dataset", "concatenate_datasets", "load_dataset", "load_from_disk")
 # What a shell reads in double quotes.
 _SPECIAL = set('"$`\\!\n')
 
 
-def set_data(draft: Draft, kind: str, datasets: Sequence[DatasetSource]) -> None:
-    """Sets `data.kind` and `data.path`, and adds what the user must do first to the to-do list.
+@dataclass(frozen=True, kw_only=True)
+class _Set:
+    """A data set of the job, and what the user must do before it can be read."""
 
-    A single file or folder that planner reads becomes `data.path` itself. For other data sets `data.path` is a folder,
-    and the to-do list has a command that saves them there, or the form of their rows if nothing known loads them.
+    keys: dict[str, Any]
+    to_do: tuple[tuple[str, ...], ...] = ()
+    """a text, and the shell commands that it speaks of"""
+    is_placeholder: bool = False
+
+
+def set_data(draft: Draft, kind: str, datasets: Sequence[DatasetSource], seed: int = 0) -> None:
+    """Sets `data` to the data sets of a recipe, and adds what the user must do first to the to-do list.
+
+    What planner reads becomes `data.path`, or `data.mixture` if there are several sets or a part of one. In place of
+    any other set stands a folder, and the to-do list has the command that saves the rows there, or their form if
+    nothing known loads them.
+
+    Args:
+        draft: the job in the making.
+        kind: the job's `data.kind`.
+        datasets: the data sets.
+        seed: the seed by which a part of a set is chosen.
     """
-    places = [place_of(each, cast("Kind", kind)) for each in datasets]
-    is_direct = len(places) == 1 and bool(places[0].path)
-    path = places[0].path if is_direct else _folder(datasets)
     draft.set("data.kind", kind)
-    draft.set("data.path", path)
+    sources = [part for each in datasets for part in parts_of(each)]
+    sets = _sets(kind, sources) or [_unnamed(kind)]
     shown = ", ".join(each.name + (f" ({each.split})" if each.split else "") for each in datasets) or "no data set"
-    note = f"data.kind {kind}, data.path {path}: the recipe names {cut(shown, 200)}"
+    said = f"the recipe names {cut(shown, 200)}"
+    is_mixture = len(sets) > 1 or not {"fraction", "weight"}.isdisjoint(sets[0].keys)
+    if is_mixture:
+        draft.set("data.mixture", [each.keys for each in sets])
+        note = f"data.kind {kind}, data.mixture of {len(sets)} data set{'s' * (len(sets) > 1)}: {said}"
+    else:
+        for name, value in sets[0].keys.items():
+            draft.set(f"data.{name}", value)
+        note = f"data.kind {kind}, data.path {sets[0].keys['path']}: {said}"
     draft.derived.append(Note(key="data", text=note))
-    if is_direct and places[0].split:
-        draft.set("data.split", places[0].split)
-    lacks = [place.lack for place in places if place.lack]
-    if is_direct:
-        for lack in lacks:
-            draft.ask(f"{cut(lack, 400)}. Its rows must have the form {_ROWS[kind]}")
-        return
-    draft.remarks["data.path"] = "a placeholder: see to do"
-    for lack in lacks:
-        draft.ask(cut(lack, 400))
-    draft.ask(*_saving(kind, path, datasets, places))
+    if any("fraction" in each.keys for each in sets):
+        draft.derive("data.seed", seed, f"data.seed {seed}: it chooses the rows of a set of which a part is taken")
+    if not is_mixture and sets[0].is_placeholder:
+        draft.remarks["data.path"] = "a placeholder: see to do"
+    for text, *commands in (each for its in sets for each in its.to_do):
+        draft.ask(text, *commands)
 
 
-def _folder(datasets: Sequence[DatasetSource]) -> str:
+def rows_of(kind: str, datasets: Sequence[DatasetSource]) -> dict[str, Any] | None:
+    """The keys that name these data sets in a job, whole. None if planner does not read all of them where they are."""
+    found = []
+    for each in datasets:
+        place = place_of(each, cast("Kind", kind))
+        keys = dict(place.keys)
+        is_split = keys.get("split") == each.wanted_split or keys.get("path", "").endswith(f"/{each.wanted_split}")
+        if place.lack or not is_split:
+            return None
+        found.append({**keys, **_columns(each)})
+    if len(found) == 1:
+        return found[0]
+    return {"mixture": found} if found else None
+
+
+def _sets(kind: str, sources: Sequence[DatasetSource]) -> list[_Set]:
+    """Each data set as the job names it. Folders for those that must be saved first differ from each other."""
+    made: list[_Set] = []
+    for source in sources:
+        place = place_of(source, cast("Kind", kind))
+        lack = cut(f"data.path: {place.lack}", 400) if place.lack else ""
+        if place.keys:
+            to_do = ((f"{lack}. Its rows must have the form {_ROWS[kind]}",),) if lack else ()
+            made.append(_Set(keys={**place.keys, **_columns(source), **_share(source)}, to_do=to_do))
+            continue
+        folder = _folder(source, {str(each.keys["path"]) for each in made})
+        to_do = (*(((lack,),) if lack else ()), _saving(kind, folder, source, place))
+        keys = {"path": folder, **_columns(source), **_share(source)}
+        made.append(_Set(keys=keys, to_do=to_do, is_placeholder=True))
+    return made
+
+
+def _unnamed(kind: str) -> _Set:
+    text = f"write the data into data/NAME/ as jsonl, with rows such as {_ROWS[kind]}"
+    return _Set(keys={"path": "data/NAME"}, to_do=((text,),), is_placeholder=True)
+
+
+def _columns(source: DatasetSource) -> dict[str, Any]:
+    """The columns that a recipe keeps, or the one of plain text under its other name."""
+    if source.text:
+        return {"columns": {"text": source.text}}
+    return {"columns": list(source.columns)} if source.columns else {}
+
+
+def _share(source: DatasetSource) -> dict[str, float]:
+    """The part of a set, without the one that means all of its rows."""
+    if source.weight is not None:
+        return {"weight": source.weight}
+    return {"fraction": source.fraction} if source.fraction not in {None, 1} and source.fraction else {}
+
+
+def _folder(source: DatasetSource, others: set[str]) -> str:
     """A folder for the saved rows, at which no other data is."""
-    names = [short_name(each.name) for each in datasets]
-    base = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(dict.fromkeys(names)))[:80].strip("-.") or "NAME"
+    base = re.sub(r"[^A-Za-z0-9._-]+", "-", short_name(source.name))[:80].strip("-.") or "NAME"
     folder = f"data/{base}"
-    taken = {os.path.realpath(each.name) for each in datasets}
-    while os.path.realpath(folder) in taken or (os.path.lexists(folder) and not _may_be_replaced(Path(folder))):
+    while (
+        folder in others
+        or os.path.realpath(folder) == os.path.realpath(source.name)
+        or (os.path.lexists(folder) and not _may_be_replaced(Path(folder)))
+    ):
         folder += "-rows"
     return folder
 
@@ -65,21 +136,21 @@ def _may_be_replaced(folder: Path) -> bool:
     return (folder / "state.json").is_file()
 
 
-def _saving(kind: str, folder: str, datasets: Sequence[DatasetSource], places: Sequence[Place]) -> list[str]:
-    """How to save data sets, and the shell command for it. For others the form of their rows alone."""
-    loads = [place.joined if len(places) > 1 else place.load for place in places]
-    if not loads or not all(loads):
-        names = ", ".join(each.name for each in datasets) or "the data"
-        return [f"write {cut(names, 200)} into {folder}/ as jsonl, with rows such as {_ROWS[kind]}"]
-    whole = loads[0] if len(loads) == 1 else f"concatenate_datasets([{', '.join(loads)}])"
-    imports = [name for name in _FUNCTIONS if f"{name}(" in whole or f"{name}." in whole]
-    code = f"from datasets import {', '.join(imports)}; {whole}.save_to_disk({folder!r})"
-    return [
-        f"save the data once with the command below. Its rows must have the form {_ROWS[kind]}",
-        python_command(code),
-    ]
+def _saving(kind: str, folder: str, source: DatasetSource, place: Place) -> tuple[str, ...]:
+    """How to save a data set, and the shell command for it. The form of its rows alone if nothing known loads it."""
+    if not place.load:
+        return (f"write {cut(source.name, 200)} into {folder}/ as jsonl, with rows such as {_ROWS[kind]}",)
+    code = f"from datasets import load_dataset; {place.load}.save_to_disk({folder!r})"
+    text = f"save {cut(source.name, 200)} once with the command below. Its rows must have the form {_ROWS[kind]}"
+    return text, python_command(code)
 
 
 def python_command(code: str) -> str:
     """The shell command that runs a line of Python. In it the shell replaces nothing."""
     return f"python -c {shlex.quote(code)}" if _SPECIAL & set(code) else f'python -c "{code}"'
+
+
+def shown_sets(rows: dict[str, Any]) -> str:
+    """The data sets that `rows_of` found, in one line for a note."""
+    named = [(each["path"], each.get("config"), each.get("split")) for each in rows.get("mixture", [rows])]
+    return cut(", ".join(" ".join(filter(None, parts)) for parts in named), 200)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from planner.files.messages import show
 from planner.recipes.entries import Entry, KeyReader
-from planner.recipes.recipe import Draft
 from planner.recipes.row_sources import DatasetSource
 from planner.recipes.trl_keys import OLDER_HANDBOOK
 
@@ -27,12 +27,11 @@ _OF_GROUPS = ("system_prompt", "use_vllm", "reward_funcs", "max_completion_lengt
 REASONS = {
     "use_flash_attention_2": "attn_implementation replaces it",
     "preprocessing_num_workers": "planner reads the data once",
-    "text_column": "the to-do list has the form of the rows",
+    "text_column": "only continued pretraining reads it",
     "truncation_side": "data.cut_prompt sets it",
     "auto_insert_empty_system_msg": "the model's chat template decides what comes before the first turn",
     "base_model_revision": "it is the model under an adapter, for which planner has only model.revision",
     "model_code_revision": "planner runs no code of a model's repository",
-    "dataset_splits": "the data has the splits with train in their name",
 }
 
 
@@ -71,18 +70,35 @@ def add_defaults(keys: KeyReader, method: str) -> None:
         keys.entries = {**made, **keys.entries}
 
 
-def datasets(keys: KeyReader, draft: Draft) -> list[DatasetSource]:
-    """The data sets of `dataset_mixer`, one per split to train on. Shares become a to-do: the first rows of a split."""
+def datasets(keys: KeyReader) -> tuple[list[DatasetSource], list[DatasetSource]]:
+    """The data sets of `dataset_mixer` to train on and to evaluate on.
+
+    Its script (`mix_datasets`) reads each split of each set. It pairs those with train in their name with the shares in
+    order, so that it leaves out the last ones where a set has several. It takes test splits whole.
+    """
     shares = {key.removeprefix(f"{MIXER}."): keys.value(key) for key in keys.entries if key.startswith(f"{MIXER}.")}
-    configs, splits = keys.value("dataset_configs"), keys.value("dataset_splits", ["train"])
+    configs, splits = keys.value("dataset_configs"), keys.value("dataset_splits", ["train", "test"])
     configs = configs if isinstance(configs, list) and len(configs) == len(shares) else [None] * len(shares)
-    trained = [str(split) for split in splits if "train" in str(split)] if isinstance(splits, list) else ["train"]
-    parts = {name: share for name, share in shares.items() if isinstance(share, int | float) and share < 1}
-    if parts:
-        shown = ", ".join(f"the first {share:.6g} of {name}" for name, share in parts.items())
-        draft.ask(f"{MIXER}: its script trains on {shown} (rows in their order). Leave the other rows out")
-    return [
-        DatasetSource(name=name, config=str(config) if config else None, split=split)
-        for name, config in zip(shares, configs, strict=True)
-        for split in trained
-    ]
+    splits = [str(split) for split in splits] if isinstance(splits, list) else ["train", "test"]
+
+    def named(word: str) -> list[DatasetSource]:
+        return [
+            DatasetSource(name=name, config=str(config) if config else None, split=split)
+            for name, config in zip(shares, configs, strict=True)
+            for split in splits
+            if word in split
+        ]
+
+    paired = zip(named("train"), shares, strict=False)
+    train = [(source, share_of(keys, f"{MIXER}.{name}", shares[name])) for source, name in paired]
+    return [replace(source, fraction=share) for source, share in train if share != 0], named("test")
+
+
+def share_of(keys: KeyReader, key: str, value: Any) -> float | None:
+    """The part of a set's rows that a recipe takes, None for all. A part that its script refuses is a mistake."""
+    if value is None:
+        return None
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
+        return float(value)
+    keys.lacks(f"{key}: found {show(value)}. Write a number from 0 to 1, the part of the rows to take")
+    return None

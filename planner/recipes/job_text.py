@@ -46,7 +46,7 @@ def _section(values: Mapping[str, Any], remarks: Mapping[str, str], path: str) -
             yield from _section(value, remarks, f"{name}.")
         elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
             yield f"{indent}{key}:"
-            yield from _items(value, indent)
+            yield from _sets(value, indent) if key == "mixture" else _items(value, indent)
         else:
             line = f"{indent}{key}: {_leaf(value)}"
             yield f"{line.ljust(_REMARK_AT)}  # {printable(remarks[name])}" if name in remarks else line
@@ -60,13 +60,23 @@ def _items(values: Sequence[Mapping[str, Any]], indent: str) -> Iterator[str]:
         yield from (f"{indent}    {line}" for line in lines[1:])
 
 
+def _sets(values: Sequence[Mapping[str, Any]], indent: str) -> Iterator[str]:
+    """A list of data sets with a line for each, as there may be many."""
+    for each in values:
+        yield f"{indent}  - {_leaf(each)}"
+
+
 def _leaf(value: Any) -> str:
     if value is None:
         return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {_leaf(its)}' for key, its in value.items())}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_leaf, value))}]"
+    return str(value).lower() if isinstance(value, bool) else _text_or_number(value)
+
+
+def _text_or_number(value: Any) -> str:
     if isinstance(value, float) and math.isfinite(value):
         text = number(value)
         return text if "." in text or "e" in text else f"{text}.0"

@@ -1,18 +1,21 @@
-"""Where a recipe's rows are: a file or a folder on this machine, or a data set of the hub. Which code loads them.
+"""Where a recipe's rows are: a file or a folder on this machine, or a data set of the hub, as a job names them.
 
-Paths are relative to the folder that planner runs in, as `data.path` is.
+For the few that no job can name there is the code that loads them. Paths are relative to the folder that planner runs
+in, as `data.path` is.
 """
 
 import glob
+import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
 
 from planner.base.disk import expanded, is_file, place_text
 from planner.data.examples import BadRow
 from planner.data.formats import Kind, format_of
+from planner.data.hub_sets import is_hub_name
 from planner.data.row import row_of
 from planner.data.row_files import reader_of
 from planner.errors import PlannerError
@@ -41,10 +44,10 @@ class DatasetSource:
     name: str
     config: str | None = None
     split: str | None = None
-    weight: Any = None
-    """the share of its rows that is taken, None for all"""
-    seed: int = 0
-    """the seed of the shuffle before a share is taken"""
+    fraction: float | None = None
+    """the part of its rows that is taken, None for all"""
+    weight: float | None = None
+    """its share in the mixture relative to the other sets', None if the mixture has no such shares"""
     hub: bool = True
     """whether `datasets.load_dataset` can load it by this name"""
     files: Any = None
@@ -53,6 +56,8 @@ class DatasetSource:
     """`data_dir` of `load_dataset`"""
     columns: tuple[str, ...] = ()
     """the columns that the recipe keeps, all if empty"""
+    text: str | None = None
+    """the column of plain text, if it has another name than `text`"""
 
     @property
     def wanted_split(self) -> str:
@@ -60,32 +65,41 @@ class DatasetSource:
         return self.split or "train"
 
     @property
-    def is_whole(self) -> bool:
-        """Whether the recipe trains on all rows of one split."""
-        share = self.weight
-        is_share = isinstance(share, int | float) and not isinstance(share, bool) and share < 1
-        return not is_share and not _PART.search(self.wanted_split)
+    def takes_a_part(self) -> bool:
+        """Whether the split is only a part of one, such as `train[:10%]`, or several."""
+        return bool(_PART.search(self.wanted_split))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """What is at the name of a data set."""
+    """What is at the name of a data set. Without `keys` and `load`, nothing that planner knows loads its rows."""
 
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """path, config and split for the job, empty if planner does not read the rows where they are"""
     load: str = ""
-    """Python that loads its rows, empty if nothing that planner knows loads them"""
-    joined: str = ""
-    """the same rows with types that other data sets have, too, so that they can be joined"""
-    path: str = ""
-    """the `data.path` that planner reads without a conversion, empty if there is none"""
-    split: str | None = None
-    """the `data.split` beside it"""
+    """Python that loads the rows"""
     lack: str = ""
     """what the user must see to before, as a text for the to-do list"""
 
 
+def parts_of(source: DatasetSource) -> list[DatasetSource]:
+    """A loader of the datasets library and its files as these files, each a set. Any other data set as it is."""
+    files = source.files
+    if source.name not in _GENERIC or source.takes_a_part:
+        return [source]
+    if files is None and source.folder is not None:
+        return [replace(source, name=source.folder, folder=None)]
+    if isinstance(files, Mapping):
+        files = files.get(source.wanted_split)
+    names = files if isinstance(files, list | tuple) else [files]
+    is_one_set = len(names) > 1 and (source.fraction, source.weight) != (None, None)
+    if source.folder or is_one_set or not all(isinstance(name, str) and "://" not in name for name in names):
+        return [source]
+    return [replace(source, name=name, files=None, config=None, split=None) for name in names]
+
+
 def place_of(source: DatasetSource, kind: Kind) -> Place:
     """Where the rows of a data set are, and what loads them. Only the first row of a file is read."""
-    source = _direct(source)
     path = expanded(source.name)
     try:
         if is_file(path):
@@ -98,25 +112,21 @@ def place_of(source: DatasetSource, kind: Kind) -> Place:
         return Place()
     if source.files is None and _is_path(source.name):
         return _missing(source)
-    return _loaded(source, "load_dataset", _arguments(source))
+    if source.files is None and source.folder is None and is_hub_name(source.name):
+        return Place(keys=_named(source))
+    return Place(load=f"load_dataset({_arguments(source)})")
+
+
+def _named(source: DatasetSource) -> dict[str, str]:
+    """A data set with the hub's layout as a job names it."""
+    config = {"config": source.config} if source.config else {}
+    return {"path": source.name, **config, "split": source.wanted_split}
 
 
 def short_name(name: str) -> str:
     """The last part of a path or of a hub's name, without the end that says a file's form: `in/rows.csv` -> `rows`."""
     last = PurePath(name).name or name
     return last.split(".")[0] or last if _loader(name) else last
-
-
-def _direct(source: DatasetSource) -> DatasetSource:
-    """`load_dataset("json", data_files=FILE)` as the file itself."""
-    files = source.files[0] if isinstance(source.files, list) and len(source.files) == 1 else source.files
-    if source.name in _GENERIC and isinstance(files, str) and source.folder is None and not _is_glob(files):
-        return replace(source, name=files, files=None, config=None, split=source.split)
-    return source
-
-
-def _is_glob(path: str) -> bool:
-    return bool(set("*?[") & set(path)) or "://" in path
 
 
 def _is_path(name: str) -> bool:
@@ -137,21 +147,21 @@ def _loader(name: str) -> str:
 
 def _file(source: DatasetSource, kind: Kind) -> Place:
     """A file: planner reads it, or a loader of the datasets library does."""
-    file = _of_loader(source)
+    by_loader = _of_loader(source)
     try:
         found = next(reader_of(expanded(source.name))(expanded(source.name)), None)
     except PlannerError:
-        return file
+        return by_loader
     if found is None:
-        return replace(file, path=source.name, lack=f"data.path: {source.name} has no rows. Write some into it")
+        return Place(keys={"path": source.name}, lack=f"{source.name} has no rows. Write some into it")
     row = row_of(found, (0, 1))
     try:
         format_of(row.fields, kind).read(row.fields, kind)
         why = row.flaw
     except BadRow as error:
         why = row.flaw or str(error)
-    lack = f"data.path: the first row of {source.name} cannot be used: {why}" if why else ""
-    return replace(file, path=source.name if source.is_whole else "", lack=lack)
+    lack = f"the first row of {source.name} cannot be used: {why}" if why else ""
+    return replace(by_loader, lack=lack) if source.takes_a_part else Place(keys={"path": source.name}, lack=lack)
 
 
 def _of_loader(source: DatasetSource) -> Place:
@@ -162,24 +172,43 @@ def _of_loader(source: DatasetSource) -> Place:
     tabs = ", sep='\\t'" if PurePath(source.name).suffixes[-1:] == [".tsv"] else ""
     part = source.wanted_split[source.wanted_split.find("[") :] if "[" in source.wanted_split else ""
     file = str(expanded(source.name))
-    return _loaded(source, "load_dataset", f"{loader!r}, data_files={file!r}{tabs}, split={'train' + part!r}")
+    return Place(load=f"load_dataset({loader!r}, data_files={file!r}{tabs}, split={'train' + part!r})")
 
 
 def _folder(source: DatasetSource, folder: Path) -> Place:
-    """A folder that `save_to_disk` wrote, with its splits in it or one in each folder, or a folder of other files."""
+    """A folder that `save_to_disk` wrote, with its splits in it or one in each folder, or one of the hub's layout."""
+    if source.files is not None:
+        return Place(load=f"load_dataset({_arguments(replace(source, name=str(folder)))})")
+    if source.folder is not None:
+        below = replace(source, name=f"{source.name.rstrip('/')}/{source.folder}", folder=None)
+        return _folder(below, folder / source.folder)
     wanted = source.wanted_split
     if _is_saved(folder):
-        table = f"[{wanted!r}]" if is_file(folder / "dataset_dict.json") else ""
-        place = _loaded(source, "load_from_disk", f"{str(folder)!r}", table)
-        if _PART.search(wanted):
-            lack = f"data.path: the recipe takes the split {wanted} of {source.name}. Save those rows alone"
-            return Place(path=source.name, lack=lack)
-        direct = Place(path=source.name, split=wanted if table and wanted != "train" else None)
-        return replace(place, path=direct.path, split=direct.split) if source.is_whole else place
+        return _saved(source, folder)
     if _is_saved(folder / wanted):
-        place = _loaded(source, "load_from_disk", f"{str(folder / wanted)!r}")
-        return replace(place, path=f"{source.name.rstrip('/')}/{wanted}") if source.is_whole else place
-    return _loaded(source, "load_dataset", _arguments(replace(source, name=str(folder))))
+        return Place(keys={"path": f"{source.name.rstrip('/')}/{wanted}"})
+    return Place(keys=_named(source))
+
+
+def _saved(source: DatasetSource, folder: Path) -> Place:
+    """A folder that `save_to_disk` wrote, with one table or one for each split."""
+    wanted, splits = source.wanted_split, _splits_of(folder)
+    if source.takes_a_part:
+        lack = f"the recipe takes the split {wanted} of {source.name}. Save those rows alone"
+        return Place(keys={"path": source.name}, lack=lack)
+    if splits and wanted not in splits:
+        lack = f"{source.name} has no split {wanted}, but {', '.join(splits)}. Write one of them"
+        return Place(keys={"path": source.name}, lack=lack)
+    return Place(keys={"path": source.name, **({"split": wanted} if splits and wanted != "train" else {})})
+
+
+def _splits_of(folder: Path) -> list[str]:
+    """The splits in a folder that `save_to_disk` wrote, none if it has one table."""
+    try:
+        found = json.loads((folder / "dataset_dict.json").read_bytes())["splits"]
+        return [str(name) for name in found]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def _is_saved(folder: Path) -> bool:
@@ -190,10 +219,12 @@ def _is_saved(folder: Path) -> bool:
 def _missing(source: DatasetSource) -> Place:
     """A pattern, or a path with nothing at it: `data.path` if planner would read it, other files need their loader."""
     is_there = any(glob.iglob(str(expanded(source.name)), recursive=True))  # noqa: PTH207  as data.path is read
-    what = f"data.path: found nothing at {source.name}{place_text(source.name)}. Put the data there"
-    lack = "" if is_there else what
-    is_read = _loader(source.name) in {"json", "parquet"} and source.is_whole
-    return replace(_of_loader(source), path=source.name if is_read else "", lack=lack)
+    lack = "" if is_there else f"found nothing at {source.name}{place_text(source.name)}. Put the data there"
+    loader = _loader(source.name)
+    if source.takes_a_part or loader not in {"json", "parquet", ""}:
+        return replace(_of_loader(source), lack=lack)
+    split = {} if loader or source.wanted_split == "train" else {"split": source.wanted_split}
+    return Place(keys={"path": source.name, **split}, lack=lack)
 
 
 def _arguments(source: DatasetSource) -> str:
@@ -211,16 +242,3 @@ def _plain(files: Any) -> Any:
     if isinstance(files, Mapping):
         return {str(key): _plain(value) for key, value in files.items()}
     return [_plain(each) for each in files] if isinstance(files, list | tuple) else str(files)
-
-
-def _loaded(source: DatasetSource, function: str, arguments: str, table: str = "") -> Place:
-    """The code for a data set. The alignment-handbook shuffles before it takes a share."""
-    load = f"{function}({arguments}){table}"
-    if source.columns:
-        load += f".select_columns({list(source.columns)!r})"
-    share = source.weight
-    if isinstance(share, int | float) and not isinstance(share, bool) and share < 1:
-        load = f"(lambda d: d.shuffle(seed={source.seed}).select(range(int(len(d) * {share!r}))))({load})"
-    # The loader of CSV makes another type of text.
-    is_csv = arguments.startswith("'csv'")
-    return Place(load=load, joined=f"Dataset.from_list({load}.to_list())" if is_csv else load)

@@ -88,7 +88,10 @@ _REASONS = {
     "tf32": "planner keeps torch's default",
     "max_steps": "-1 means that epochs decide",
     "do_eval": "eval_strategy decides it",
-    "dataset_test_split": "planner holds eval.samples out of the training rows",
+    "dataset_test_split": "the recipe does not evaluate it (eval_strategy)",
+    "test_split_size": "it holds rows out of the data sets in datasets, and the recipe has none",
+    "dataset_streaming": "planner reads all rows of a set before the first step",
+    "streaming": "planner reads all rows of a set before the first step",
 }
 _BY_PREFIX = {
     "hub_": "planner export exports a trained run",

@@ -1,21 +1,20 @@
 """Drafts a job's data section from the keys of a TRL recipe: data sets, truncation, packing, and what bears loss."""
 
-from typing import Any
-
 from planner.job.objectives import OURS
-from planner.recipes import handbook_v03
-from planner.recipes.drafting import carry, plain
+from planner.recipes.drafting import carry
 from planner.recipes.drafting_data import set_data
 from planner.recipes.entries import KeyReader
-from planner.recipes.recipe import Draft
-from planner.recipes.row_sources import DatasetSource
+from planner.recipes.recipe import Draft, Note
+from planner.recipes.trl_datasets import NamedSets
 
 
-def set_data_of(draft: Draft, keys: KeyReader, method: str) -> None:
+def set_data_of(draft: Draft, keys: KeyReader, method: str, named: NamedSets) -> None:
     """Sets the data section, and adds what the user must do to have the rows there."""
-    kind = OURS[method].data[0] if method in OURS else "chat"
-    datasets, columns = _datasets(keys, draft)
-    set_data(draft, kind, datasets)
+    set_data(draft, kind_of(method), named.train, named.seed)
+    draft.told |= named.told
+    if named.remark:
+        draft.derived.append(Note(key="data.mixture", text=f"data.mixture: {named.remark}"))
+    columns = {column for each in named.train for column in each.columns}
     _set_cut(draft, keys, method)
     if keys.has("eos_token"):
         draft.drop("eos_token", "see to do")
@@ -32,6 +31,11 @@ def set_data_of(draft: Draft, keys: KeyReader, method: str) -> None:
         draft.derive("data.loss_on", "completions", "data.loss_on completions")
     else:
         draft.derive("data.loss_on", "all", "data.loss_on all: TRL by default trains on every token of a conversation")
+
+
+def kind_of(method: str) -> str:
+    """The kind of rows that a method learns from."""
+    return OURS[method].data[0] if method in OURS else "chat"
 
 
 def _set_cut(draft: Draft, keys: KeyReader, method: str) -> None:
@@ -94,69 +98,3 @@ def _set_packing(draft: Draft, keys: KeyReader) -> None:
         )
     elif way not in {None, "bfd"}:
         keys.refuse("packing_strategy", f"TRL has bfd, {', '.join(others)}: write one of them")
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _datasets(keys: KeyReader, draft: Draft) -> tuple[list[DatasetSource], set[str]]:
-    """The data sets and the columns that the recipe names."""
-    columns: set[str] = set()
-    if handbook_v03.is_older(keys.entries):
-        return handbook_v03.datasets(keys, draft), columns
-    for name in [key for key in keys.entries if key.startswith("dataset_mixture.")]:
-        keys.value(name)
-    mixture = keys.value("dataset_mixture.datasets")
-    if isinstance(mixture, list):
-        found = []
-        for each in mixture:
-            if isinstance(each, dict) and isinstance(each.get("id"), str):
-                columns |= {str(column) for column in _listed(each.get("columns"))}
-                config, split = each.get("config"), each.get("split")
-                found.append(
-                    DatasetSource(
-                        weight=each.get("weight"),
-                        seed=keys.whole("dataset_mixture.seed", 0, least=0),
-                        name=each["id"],
-                        config=str(config) if config else None,
-                        split=str(split) if split else None,
-                        columns=tuple(str(column) for column in _listed(each.get("columns"))),
-                    )
-                )
-        return found, columns
-    if isinstance(listed := keys.value("datasets"), list):
-        return _of_trl(listed, draft, columns), columns
-    name = keys.value("dataset_name")
-    if not isinstance(name, str):
-        return [], columns
-    config, split = keys.value("dataset_config"), keys.value("dataset_train_split", "train")
-    return [DatasetSource(name=name, config=str(config) if config else None, split=str(split))], columns
-
-
-def _of_trl(listed: list[Any], draft: Draft, columns: set[str]) -> list[DatasetSource]:
-    """The data sets of TRL's own list `datasets`, each with the arguments of `load_dataset`. Adds their columns."""
-    found, parts = [], []
-    for each in listed:
-        if not isinstance(each, dict) or not isinstance(each.get("path"), str):
-            continue
-        kept = tuple(str(column) for column in _listed(each.get("columns")))
-        columns |= {*kept}
-        config, split, folder = (each.get(key) for key in ("name", "split", "data_dir"))
-        if each.get("fraction") is not None:
-            parts.append(f"{each['path']} {plain(each['fraction'])}")
-        source = DatasetSource(
-            name=each["path"],
-            config=str(config) if config else None,
-            split=str(split) if split else None,
-            files=each.get("data_files"),
-            folder=str(folder) if folder else None,
-            columns=kept,
-        )
-        found.append(source)
-    if parts:
-        text = (
-            "datasets: the recipe mixes fractions of these data sets (fraction). Take their first rows in those shares"
-        )
-        draft.ask(f"{text}: {', '.join(parts)}")
-    return found

@@ -13,6 +13,7 @@ from planner.recipes.recipe import Draft, Note, product
 from planner.recipes.scalars import number
 from planner.recipes.trl_batching import TrlFacts
 from planner.recipes.trl_data import set_data_of
+from planner.recipes.trl_datasets import named_sets
 from planner.recipes.trl_keys import VERSIONS
 from planner.recipes.trl_loss import note_loss, set_objective
 from planner.recipes.trl_trackers import set_trackers
@@ -45,7 +46,8 @@ def fill(
     told = next((key for key, name in names.items() if name), "the method")
     draft.derive("name", name := job_name(*names.values(), f"trl-{method}"), f"name {name}: {told}", told)
     _set_model(draft, keys)
-    set_data_of(draft, keys, method)
+    named = named_sets(keys, method)
+    set_data_of(draft, keys, method, named)
     if is_own:
         note_loss(draft, keys)
     else:
@@ -70,8 +72,7 @@ def fill(
     carry(draft, keys, "max_grad_norm", "train.clip_norm", clip, whose=VERSIONS)
     set_precision(draft, keys, launch)
     _set_compute(draft, keys)
-    if facts.evaluates:
-        set_eval(draft, keys, facts)
+    set_eval(draft, keys, facts, named)
     set_workers(draft, facts.batch, facts.tuned_gpus)
     set_trackers(draft, keys, options.env)
     order_sections(draft)

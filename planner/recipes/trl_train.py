@@ -2,12 +2,16 @@
 
 from typing import Any
 
+from planner.files.messages import cut
 from planner.recipes.accelerate import LaunchSettings
 from planner.recipes.drafting import carry
+from planner.recipes.drafting_data import rows_of, shown_sets
 from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Draft
 from planner.recipes.scalars import number
 from planner.recipes.trl_batching import TrlFacts
+from planner.recipes.trl_data import kind_of
+from planner.recipes.trl_datasets import NamedSets
 from planner.recipes.trl_keys import VERSIONS
 
 # TRL's default learning rates.
@@ -114,16 +118,56 @@ def set_precision(draft: Draft, keys: KeyReader, launch: LaunchSettings | None) 
     draft.derive("train.precision", precision, f"train.precision {precision}: {why}")
 
 
-def set_eval(draft: Draft, keys: KeyReader, facts: TrlFacts) -> None:
-    """Sets the eval section."""
-    size = keys.value("dataset_mixture.test_split_size", keys.value("test_split_size"))
-    if isinstance(size, int) and size > 0:
-        draft.derive("eval.samples", size, f"eval.samples {size}: test_split_size, held out of the rows")
+def set_eval(draft: Draft, keys: KeyReader, facts: TrlFacts, named: NamedSets) -> None:
+    """Sets the eval section: rows held out of training, or a test split of its own."""
+    held = _held_out(keys, named)
+    if not facts.evaluates and not held:
+        return
+    if held:
+        text = f"eval.samples {held}: {named.held_key}, held out of the rows"
+        draft.derive("eval.samples", held, text)
+    elif rows := rows_of(kind_of(facts.method), named.test):
+        _set_test_rows(draft, rows)
     else:
         draft.set("eval.samples", 0)
-        draft.ask("eval.samples: write how many training rows to hold out. TRL evaluates a test split")
+        draft.ask(_no_test_rows(named))
+    if not facts.evaluates:
+        why = "the recipe does not evaluate, but its script takes those rows out of training"
+        draft.derive("eval.every", "1 epoch", f"eval.every 1 epoch: {why}")
+        return
     told = "eval_strategy, eval_steps"
     if facts.eval_every != "1 epoch" and not keys.has("eval_steps"):
         told = "logging_steps" if keys.has("logging_steps") else "logging_steps, 10 by default in TRL 0.19 to 1.16"
         told += ", because eval_steps is not set"
     draft.derive("eval.every", facts.eval_every, f"eval.every {facts.eval_every}: {told}")
+
+
+def _held_out(keys: KeyReader, named: NamedSets) -> int | str:
+    """How many rows the recipe holds out, or which part as `5%`. 0 if none."""
+    size = keys.value(named.held_key) if named.held_key else None
+    if size is None:
+        return 0
+    if isinstance(size, int) and not isinstance(size, bool) and size >= 1:
+        return size
+    if isinstance(size, float) and 0 < size < 1:
+        return f"{number(round(size * 100, 6))}%"
+    if isinstance(size, float) and size > 1 and size.is_integer():
+        return int(size)
+    keys.refuse_in_job(named.held_key, "Write a number of rows, or a part between 0 and 1")
+    return 0
+
+
+def _set_test_rows(draft: Draft, rows: dict[str, Any]) -> None:
+    draft.derive("eval.data", rows, f"eval.data {shown_sets(rows)}: the split that the recipe evaluates")
+    draft.set("eval.samples", 0)
+    draft.remarks["eval.samples"] = "all rows of eval.data"
+    draft.told.add("dataset_test_split")
+
+
+def _no_test_rows(named: NamedSets) -> str:
+    """What the user decides where planner does not find the rows that the recipe evaluates."""
+    held = "eval.samples: write how many training rows to hold out"
+    if not named.test:
+        return f"{held}. The recipe evaluates (eval_strategy) and names no rows for it"
+    shown = ", ".join(f"{each.name} ({each.wanted_split})" for each in named.test)
+    return f"{held}, or eval.data. The recipe evaluates {cut(shown, 200)}, which planner does not find there"

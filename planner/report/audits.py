@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 from planner.base.text import counted
 from planner.provenance.audit import Audit
+from planner.provenance.set_counts import SetUse
 from planner.report.plan_table import split_text
 from planner.report.text_columns import aligned
 
 _MOST_STEPS = 10
+_MOST_SETS = 50
 _DRIVER = {"alive": " (the run is still going)", "unknown": " (a driver on another machine may still run it)"}
 
 
@@ -52,6 +54,7 @@ def verdict(audit: Audit, driver: str = "none") -> list[str]:
         (first, before), *more = audit.held_out
         later = f", {more[-1][1]:.4f} at step {more[-1][0]}" if more else ""
         lines.append(f"held-out loss {before:.4f} at step {first}{later}")
+    lines += [f"set           {text}" for text in _set_texts(audit.sets)]
     if audit.weights:
         lines.append(f"weights       SHA-256 {audit.weights}")
     if audit.mismatched:
@@ -66,6 +69,20 @@ def verdict(audit: Audit, driver: str = "none") -> list[str]:
     else:
         lines.append("audit: NOT CLEAN. Do not trust this run before you know why")
     return lines
+
+
+def _set_texts(sets: Sequence[SetUse]) -> list[str]:
+    """What the run used of each set of a mixture, one text each."""
+    texts = [f"{each.name}: {_use_text(each)}" for each in sets[:_MOST_SETS]]
+    more = len(sets) - _MOST_SETS
+    return [*texts, *([f"and {counted(more, 'set')} more"] if more > 0 else [])]
+
+
+def _use_text(use: SetUse) -> str:
+    if not use.whole_epochs:
+        return f"{use.after} of its {counted(use.samples, 'sample')}, in an epoch that is not complete"
+    after = f", {use.after} in the next" if use.after else ""
+    return f"all {counted(use.samples, 'sample')} once in each of {counted(use.whole_epochs, 'whole epoch')}{after}"
 
 
 def _steps_text(steps: Sequence[int]) -> str:

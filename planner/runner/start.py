@@ -24,8 +24,10 @@ from planner.job import HfModel, Job
 from planner.job.step_schedule import moved_schedule, repeated_samples, total_steps
 from planner.local_cluster.embedded import require_platform
 from planner.order.order import Order
+from planner.provenance.data_facts import data_facts, evaluation_changes
 from planner.provenance.identity import identity_of, job_changes, open_data, require_same, require_same_first_weights
 from planner.runner.display import Display, Say
+from planner.runner.evaluation_text import evaluation_texts
 from planner.runner.local import Cluster, Local, LocalShape, Where, local_cluster
 from planner.runner.signals import ended_like_ctrl_c
 from planner.runner.tracking_child import check_trackers
@@ -64,6 +66,8 @@ class Start:
     """newer commits that are lost or damaged, and what the run does instead, one text each"""
     data_notes: tuple[str, ...]
     """how rows of the data are changed, left out or repeated, one text each"""
+    evaluation: tuple[str, ...]
+    """what the run evaluates on, one text each. Empty if nothing, or if the data cannot be read from here"""
     notes: tuple[str, ...]
     """what else was found on the way, or could not be checked"""
     changes: tuple[str, ...]
@@ -158,6 +162,7 @@ def plan_start(
         committed=newest.manifest,
         passed_over=tuple(map(text_of, newest.not_used)),
         data_notes=_data_notes(job, data),
+        evaluation=evaluation_texts(job, *data) if data else (),
         notes=tuple(filter(None, [adapters and f"model: {adapters}"])),
         changes=changes,
         begins=begins,
@@ -288,7 +293,12 @@ def _changes(
     changes = job_changes(before, job) if before else []
     identity = identity_of(job, dataset, order)
     require_same_first_weights(committed.identity, identity, job, where)
-    differing = [*require_same(committed.identity, identity, changes, accept, where), *changes]
+    facts = committed.facts, data_facts(dataset, order)
+    differing = [
+        *require_same(committed.identity, identity, changes, accept, where, facts=facts),
+        *changes,
+        *evaluation_changes(*facts),
+    ]
     total = committed.total_steps
     moved = moved_schedule(before, job, order.num_samples, committed.step, total) if before else None
     return tuple(map(text_of, [*differing, moved] if moved else differing))

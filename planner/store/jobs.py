@@ -27,7 +27,7 @@ def job_values(job: Job, *, exclude_defaults: bool = False) -> dict[str, Any]:
 
 # The sections that name files which are sent with a job, and what their relative paths begin with: the name of a
 # model's folder alone could be a name on the hub.
-_SENT: Final = {"data": "", "model": "./", "objective": "./"}
+_SENT: Final = {"data": "", "eval": "", "model": "./", "objective": "./"}
 
 
 def _as_submitted(value: Any, beginning: str) -> Any:

@@ -7,6 +7,7 @@ from planner.errors import ResumeRefused
 from planner.events.event import Event
 from planner.events.resuming import ChangeAccepted, JobUnknown
 from planner.job.step_schedule import moved_schedule
+from planner.provenance.data_facts import evaluation_changes
 from planner.provenance.identity import (
     DEVICE,
     MODEL,
@@ -94,8 +95,16 @@ def compare(launch: Launch, run: RunFolder, setup: Setup, manifest: Manifest | N
     changes = job_changes(before, launch.job) if before else []
     require_same_first_weights(manifest.identity, setup.identity, launch.job, run.storage.url)
     differing: list[Event] = [
-        *require_same(manifest.identity, setup.identity, changes, launch.accept, run.storage.url),
+        *require_same(
+            manifest.identity,
+            setup.identity,
+            changes,
+            launch.accept,
+            run.storage.url,
+            facts=(manifest.facts, setup.facts),
+        ),
         *changes,
+        *evaluation_changes(manifest.facts, setup.facts),
     ]
     differing += require_same_model(str(manifest.facts.get(MODEL, "")), setup.model, launch.accept, run.storage.url)
     differing += _compare_devices(launch, run, setup, manifest)

@@ -306,7 +306,7 @@ def _require_usable(
         raise TrainingFailed("the optimizer has already taken steps. Pass a new one to run.steps")
     if generation.job.batch.equality == "bitwise":
         require_shard_invariant(optimizer)
-    if generation.job.eval.samples and objective.evaluate is None:
+    if generation.job.eval.is_on and objective.evaluate is None:
         raise TrainingFailed(
             f"eval.samples is {generation.job.eval.samples}, but run.steps has no `evaluate`. Pass one, or remove eval "
             "from the job"

@@ -53,14 +53,15 @@ class Journal:
         state: TrainState,
         loader: Loader,
     ) -> None:
-        self._job, self._world, self._run, self._setup, self._start = job, world, run, setup, start
+        self._world, self._run, self._setup, self._start = world, run, setup, start
         self._state, self._loader = state, loader
         self._job_digest = job_digest(job) if start.has_job else world.from_first(lambda: run.keep_job(job))
         self._ledger: LedgerWriter | None = None
         self._failure: PlannerError | None = None
         world.from_first(self._open_ledger)
-        if job.eval.samples:
-            self._eval_plan = make_plan(replace(batch_sizes(job), global_batch=job.eval.samples), world.world_size)
+        if self._setup.order.num_held_out:
+            sizes = replace(batch_sizes(job), global_batch=self._setup.order.num_held_out)
+            self._eval_plan = make_plan(sizes, world.world_size)
 
     def _open_ledger(self) -> None:
         start, setup, plan = self._start, self._setup, self._setup.plan
@@ -132,7 +133,7 @@ class Journal:
         Raises:
             PlannerError: on every worker, if held-out samples cannot be read.
         """
-        if not self._job.eval.samples:
+        if not self._setup.order.num_held_out:
             return
         started_s = time.monotonic()
         loader = replace(self._loader, plan=self._eval_plan)
@@ -143,7 +144,7 @@ class Journal:
         self.record(
             EvalRecord(
                 step=step,
-                samples=self._job.eval.samples,
+                samples=self._setup.order.num_held_out,
                 tokens=found.tokens,
                 loss=found.loss,
                 metrics=found.metrics,

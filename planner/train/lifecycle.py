@@ -27,6 +27,7 @@ from planner.job.step_schedule import StepSchedule, conversions, repeated_sample
 from planner.keeper.addresses import Keepers
 from planner.plan import FIRST_COLLECTIVES_S
 from planner.plan.commit_size import COPIES_ON_OWN_NODE, COPIES_ON_TWO_NODES
+from planner.provenance.data_facts import evaluation_in
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 from planner.story.earlier import EarlierGenerations, read_earlier
@@ -98,7 +99,7 @@ def begin(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
         require_shared_storage(world, run.storage)
     setup = world.agree(lambda: set_up(launch.job, world.world_size))
     world.require_equal("the version of planner", VERSION)
-    world.require_equal("the data", setup.identity.data)
+    world.require_equal("the data", _data_text(setup))
     world.require_equal("the model's files", setup.model)
     world.require_equal("the plan", setup.plan.digest)
     if launch.job.batch.equality == "bitwise":
@@ -256,6 +257,12 @@ def _make_commits(
         is_copied=is_copied,
         before_first=(lambda: None) if is_probed else (lambda: require_shared_storage(world, run.storage)),
     )
+
+
+def _data_text(setup: Setup) -> str:
+    """What identifies the data of the training, and that of an evaluation on a data set of its own."""
+    evaluation = evaluation_in(setup.facts)
+    return f"{setup.identity.data} {evaluation.fingerprint}" if evaluation else setup.identity.data
 
 
 def _first_events(job: Job, setup: Setup, state: TrainState) -> Iterator[Event]:

@@ -102,7 +102,7 @@ class Loop:
         self._has_remarked = False
         self._eval_s = self._durable_after_s = 0.0
         self._collective_timeout = CollectiveTimeout(
-            world.set_timeout, has_eval=job.eval.samples > 0, first_s=world.collectives_s
+            world.set_timeout, has_eval=job.eval.is_on, first_s=world.collectives_s
         )
 
     def run(self) -> GenerationEnd:

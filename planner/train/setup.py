@@ -1,6 +1,7 @@
 """The launch that a driver sends, and the setup that every worker derives from it and from the world size."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from planner.base import progress_counter
@@ -12,6 +13,7 @@ from planner.job import Job, batch_sizes
 from planner.job.step_schedule import StepSchedule, lengths
 from planner.order.order import Order
 from planner.plan import Plan, make_plan
+from planner.provenance.data_facts import data_facts
 from planner.provenance.identity import DEVICE, MODEL, identity_of, open_data
 from planner.store.records import TrainingIdentity
 
@@ -40,8 +42,9 @@ def open_data_once(job: Job) -> tuple[AnyDataset, Order]:
     Raises:
         DataError: the data cannot be read.
     """
-    settings = (job.data, job.model, job.eval.samples, job.train.seed)
-    key = (*settings, data_stamps(job.data), model_stamps(job.model))
+    settings = (job.data, job.model, job.eval.samples, job.eval.data, job.train.seed)
+    stamps = [data_stamps(data) for data in (job.data, job.eval_data) if data is not None]
+    key = (*settings, *stamps, model_stamps(job.model))
     if _opened.get("key") != key:
         _opened.update(key=key, data=open_data(job, progress_counter.count_work))
     data: tuple[AnyDataset, Order] = _opened["data"]
@@ -65,10 +68,10 @@ class Setup:
     model: str = ""
     """fingerprint of the files of the first weights. Empty if the weights follow from the job alone"""
 
-    @property
-    def facts(self) -> dict[str, str]:
-        """The facts about device and model files for the ledger and the manifests."""
-        facts = {DEVICE: self.device, MODEL: self.model}
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """The facts about device, model files and data for the ledger and the manifests."""
+        facts = {DEVICE: self.device, MODEL: self.model, **data_facts(self.dataset, self.order)}
         return {name: value for name, value in facts.items() if value}
 
 

@@ -1,7 +1,14 @@
 """Sentences for what differs between a run and its resume."""
 
 from planner.base.text import counted
-from planner.events.resuming import ChangeAccepted, CommitNotUsed, JobUnknown, ScheduleMoved, SettingChanged
+from planner.events.resuming import (
+    ChangeAccepted,
+    CommitNotUsed,
+    EvaluationChanged,
+    JobUnknown,
+    ScheduleMoved,
+    SettingChanged,
+)
 from planner.wording.sentence import text_of
 
 
@@ -17,6 +24,13 @@ def _change_accepted(event: ChangeAccepted) -> str:
 @text_of.register
 def _setting_changed(event: SettingChanged) -> str:
     return f"{event.setting}: {event.before} -> {event.now}"
+
+
+@text_of.register
+def _evaluation_changed(event: EvaluationChanged) -> str:
+    numbers = "as many" if event.before == event.now else f"{event.now} instead of {event.before}"
+    sets = f" ({event.sets})" if event.sets else ""
+    return f"eval.data: other samples, {numbers}{sets}. Earlier evaluations do not compare with later ones"
 
 
 @text_of.register

@@ -125,7 +125,7 @@ def test_a_long_prompt_is_cut_where_the_job_says(tmp_path):
     dataset = opened("chat", rows, tmp_path, **cut, cut_prompt="end")
     assert all_parts(dataset) == [(b"\0abc", b"xyz\0"), (b"\0a", b"x\0")]
     [note] = dataset.notes
-    assert note == "1 of 2 samples were cut to model.context: 8 tokens. 5 of 17 tokens are not trained on"
+    assert note == "1 of 2 samples were cut to model.context: 8 tokens. 5 of 17 tokens are left out"
 
 
 def test_without_max_prompt_the_end_is_cut_and_a_vanished_completion_is_bad(tmp_path):

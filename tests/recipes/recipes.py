@@ -1,6 +1,7 @@
 """Shipped recipes of the three systems, written out as files in each system's own format.
 
-`recipes.csv` holds what was read from the systems' repositories; a file is made of it, not copied from them.
+`recipes.csv` holds what was read from the systems' repositories, and `mixtures.csv` the data sets of the handbook's
+recipes. A file is made of them, not copied from the repositories.
 """
 
 import csv
@@ -8,8 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TABLE = Path(__file__).parent / "recipes.csv"
+MIXTURES = Path(__file__).parent / "mixtures.csv"
 # The scripts take these from their arguments, so a user must give them.
 SCRIPT_ARGUMENTS = ("lr=5e-7", "loss.beta=0.1")
+# Stands for the data of those recipes of the handbook of which only the batch is known.
+_UNNAMED_ROWS = ({"dataset": "org/rows", "config": "", "split": "train", "weight": "", "test_split": ""},)
 _PYTHIA = {"EleutherAI/pythia-6.9b": "pythia69"}
 
 
@@ -50,6 +54,32 @@ def rows():
     """The table, a dict per recipe."""
     with TABLE.open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+def mixtures():
+    """The data sets of each recipe of the handbook that has some: `smollm3-sft-mid` -> a dict for each set."""
+    found = {}
+    with MIXTURES.open(newline="") as file:
+        for row in csv.DictReader(file):
+            found.setdefault(row["recipe"].removesuffix(".yaml").replace("/", "-"), []).append(row)
+    return found
+
+
+def data_lines(sets):
+    """Data sets as the handbook writes them: a mixture, or `dataset_name` for a set without a weight."""
+    first = sets[0]
+    seed, test = first.get("seed"), first.get("test_split")
+    if not first["weight"]:
+        lines = {"name": first["dataset"], "config": first["config"], "train_split": first["split"], "test_split": test}
+        return "".join(f"dataset_{key}: {value}\n" for key, value in lines.items() if value)
+    text = "dataset_mixture:\n  datasets:\n"
+    for each in sets:
+        lines = {"id": each["dataset"], "config": each.get("config"), "split": each["split"]}
+        lines |= {"columns": f"[{each['columns'].replace('|', ', ')}]", "weight": each["weight"]}
+        listed = [f"{key}: {value}\n" for key, value in lines.items() if value]
+        text += f"    - {'      '.join(listed)}"
+    text += f"  seed: {seed}\n" if seed else ""
+    return text + (f"  test_split_size: {test}\n" if test else "")
 
 
 def write_all(folder):
@@ -149,7 +179,7 @@ def _trl(row, folder):
     text = "".join(f"{key}: {value}\n" for key, value in lines.items() if value is not None)
     if row["lr_scheduler"] == "cosine_with_min_lr":
         text += "lr_scheduler_kwargs:\n  min_lr_rate: 0.1\n"
-    text += "dataset_mixture:\n  datasets:\n    - id: org/rows\n      split: train\n      columns: [messages]\n"
+    text += data_lines(mixtures().get(row["id"].removeprefix("hb-").removeprefix("readme-"), _UNNAMED_ROWS))
     place = folder / row["id"] / method
     place.mkdir(parents=True)
     path = place / "config.yaml"

@@ -1,9 +1,10 @@
-"""The data of a converted recipe: a file that planner reads becomes `data.path`, and the to-do's code runs for others.
+"""The data of a converted recipe: the job names what planner reads itself, and the to-do's code runs for the rest.
 
-The code is executed without a network, on files, folders and a data set in the hub's cache.
+The rows are read and the code is executed without a network, on files, folders and a data set in the hub's cache.
 """
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -11,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from planner.data.rows import read_rows
+from planner.data.mixture import times_used, used_rows
+from planner.data.rows import open_rows
+from planner.errors import RecipeError
 from planner.recipes import RecipeOptions, job_of, read_recipe
 from planner.recipes.drafting_data import python_command, set_data
 from planner.recipes.recipe import Draft
@@ -71,8 +74,7 @@ def converted(text):
     """(data section, to-dos) of a recipe file."""
     Path("recipe.yaml").write_text(text)
     recipe = read_recipe("recipe.yaml", (), OPTIONS)
-    job_of(recipe)
-    return recipe.draft.job["data"], recipe.draft.to_do
+    return job_of(recipe)[0].data, recipe.draft.to_do
 
 
 def commands(to_do):
@@ -86,8 +88,12 @@ def commands(to_do):
 
 
 def texts(data):
-    """The prompts that planner reads at the job's `data.path`."""
-    return [str(row.fields["prompt"]) for row in read_rows(data["path"], data.get("split"))]
+    """The prompts of the rows that an epoch of the job uses."""
+    opened = [open_rows(each) for each in data.sets]
+    found = [rows.count() for rows in opened]
+    used = used_rows(data.sets, found)
+    times = [times_used(*counts, data.seed) for counts in zip(found, used, strict=True)]
+    return [str(row.fields["prompt"]) for rows, its in zip(opened, times, strict=True) for row in rows.read(its)]
 
 
 def trained_on(text):
@@ -106,7 +112,7 @@ ALL = ["p0", "p1", "p2", "p3"]
 def test_a_file_that_planner_reads_becomes_the_path_and_needs_no_to_do(name):
     write(name, PAIRS)
     data, to_do = converted(f"{RECIPE}dataset_name: {json.dumps(name)}\n")
-    assert data["path"] == name
+    assert data.path == name
     assert texts(data) == ALL
     assert not commands(to_do)
     assert not [text for text in map(str, to_do) if "data.path" in text or "save the data" in text]
@@ -127,14 +133,12 @@ def test_a_compressed_file_is_loaded_too():
 
 
 @pytest.mark.parametrize("name", ["pairs", "data/pairs", "./pairs", "a/b/c/pairs"])
-def test_the_code_for_a_folder_of_files_runs(name):
-    """Also where the folder has the name under which the rows would be saved."""
+def test_a_folder_of_files_becomes_the_path(name):
     write(f"{name}/train.jsonl", PAIRS)
     write(f"{name}/test.jsonl", PAIRS[:1])
-    assert trained_on(f"{RECIPE}dataset_name: {name}\n") == (ALL, True)
-    assert trained_on(f"{RECIPE}dataset_name: {name}\n") == (ALL, True)
-    assert trained_on(f"{RECIPE}dataset_name: {name}\ndataset_train_split: test\n") == (ALL[:1], True)
-    assert sorted(file.name for file in Path(name).iterdir()) == ["test.jsonl", "train.jsonl"]
+    assert trained_on(f"{RECIPE}dataset_name: {name}\n") == (ALL, False)
+    assert trained_on(f"{RECIPE}dataset_name: {name}\ndataset_train_split: test\n") == (ALL[:1], False)
+    assert trained_on(f"{RECIPE}dataset_name: {name}\ndataset_train_split: 'train[1:3]'\n") == (ALL[1:3], False)
 
 
 def test_a_folder_that_save_to_disk_wrote_becomes_the_path():
@@ -147,12 +151,19 @@ def test_a_folder_that_save_to_disk_wrote_becomes_the_path():
     assert trained_on(f"{RECIPE}dataset_name: several\ndataset_train_split: late\n") == (ALL[2:], False)
 
 
-def test_the_code_for_a_data_set_in_the_hubs_cache_runs():
+def test_a_name_of_the_hub_becomes_the_path():
     cache("org/pairs", PAIRS)
-    assert trained_on(f"{RECIPE}dataset_name: org/pairs\n") == (ALL, True)
-    assert trained_on(f"{RECIPE}dataset_name: org/pairs\ndataset_streaming: true\n") == (ALL, True)
-    assert trained_on(f"{RECIPE}dataset_name: org/pairs\ndataset_config: default\n") == (ALL, True)
-    assert trained_on(f"{RECIPE}dataset_name: org/pairs\ndataset_train_split: 'train[:50%]'\n") == (ALL[:2], True)
+    assert trained_on(f"{RECIPE}dataset_name: org/pairs\n") == (ALL, False)
+    assert trained_on(f"{RECIPE}dataset_name: org/pairs\ndataset_streaming: true\n") == (ALL, False)
+    assert trained_on(f"{RECIPE}dataset_name: org/pairs\ndataset_config: default\n") == (ALL, False)
+    assert trained_on(f"{RECIPE}dataset_name: org/pairs\ndataset_train_split: 'train[:50%]'\n") == (ALL[:2], False)
+
+
+def test_a_name_without_an_owner_is_saved_because_no_job_can_name_it():
+    data, to_do = converted(f"{RECIPE}dataset_name: imdb\n")
+    (code,) = commands(to_do)
+    assert code == "from datasets import load_dataset; load_dataset('imdb', split='train').save_to_disk('data/imdb')"
+    assert (data.path, data.split) == ("data/imdb", None)
 
 
 def test_a_share_of_a_file_is_saved_and_not_the_whole_file():
@@ -160,8 +171,8 @@ def test_a_share_of_a_file_is_saved_and_not_the_whole_file():
     assert trained_on(f"{RECIPE}dataset_name: rows.jsonl\ndataset_train_split: 'train[1:3]'\n") == (ALL[1:3], True)
 
 
-def test_a_mixture_of_files_folders_and_names_is_joined():
-    """Of each only the columns that the recipe keeps, or the data sets could not be joined."""
+def test_a_mixture_of_files_folders_and_names_becomes_one_of_the_job():
+    """Of each only the columns that the recipe keeps. The one that planner does not read must be saved."""
     cache("org/pairs", PAIRS)
     write("rows.jsonl", [{**row, "note": 3} for row in PAIRS[:1]])
     write("rows.csv", PAIRS[1:2])
@@ -170,23 +181,99 @@ def test_a_mixture_of_files_folders_and_names_is_joined():
     listed = "".join(f"  - {{id: {id_}, {columns}}}\n" for id_ in ("rows.jsonl", "rows.csv", "folder", "org/pairs"))
     found, has_code = trained_on(f"{RECIPE}dataset_mixture:\n  datasets:\n{listed}")
     assert (found, has_code) == ([*ALL[:3], *ALL], True)
-    half = f"  - {{id: rows.jsonl, weight: 0.5, {columns}}}\n  - {{id: folder, {columns}}}\n"
-    assert trained_on(f"{RECIPE}dataset_mixture:\n  datasets:\n{half}") == (["p2"], True)
+    data, _ = converted(f"{RECIPE}dataset_mixture:\n  datasets:\n{listed}")
+    assert [each.path for each in data.sets] == ["rows.jsonl", "data/rows", "folder", "org/pairs"]
+    assert all(list(each.columns) == ["prompt", "chosen", "rejected"] for each in data.sets)
+
+
+def test_sets_with_one_short_name_are_saved_in_folders_of_their_own():
+    write("a/rows.csv", PAIRS[:1])
+    write("b/rows.csv", PAIRS[1:3])
+    listed = "  - {id: a/rows.csv}\n  - {id: b/rows.csv}\n"
+    assert trained_on(f"{RECIPE}dataset_mixture:\n  datasets:\n{listed}") == (ALL[:3], True)
+
+
+@pytest.mark.parametrize(("weight", "seed"), [(0.5, 0), (0.5, 3), (0.75, 1), (1.0, 0)])
+def test_a_part_has_the_rows_that_the_handbook_takes(weight, seed):
+    """It shuffles a set by its seed and takes the first int(len * weight) rows."""
+    cache("org/pairs", PAIRS)
+    from datasets import load_dataset
+
+    table = load_dataset("org/pairs", split="train").shuffle(seed=seed)
+    theirs = table.select(range(int(len(table) * weight)))["prompt"]
+    listed = f"  - {{id: org/pairs, weight: {weight}}}\n"
+    ours, has_code = trained_on(f"{RECIPE}dataset_mixture:\n  seed: {seed}\n  datasets:\n{listed}")
+    assert (sorted(ours), has_code) == (sorted(theirs), False)
 
 
 def test_the_list_of_trl_has_the_arguments_of_load_dataset():
     write("a/rows.jsonl", PAIRS[:2])
     write("a/more.jsonl", PAIRS[2:])
-    one = "datasets:\n  - {path: json, data_files: a/rows.jsonl}\n"
-    assert trained_on(RECIPE + one) == (ALL[:2], False)
-    several = "datasets:\n  - {path: json, data_files: [a/rows.jsonl, a/more.jsonl]}\n"
-    assert trained_on(RECIPE + several) == (ALL, True)
-    by_split = "datasets:\n  - {path: json, data_files: {late: a/more.jsonl}, split: late}\n"
-    assert trained_on(RECIPE + by_split) == (ALL[2:], True)
-    below = "datasets:\n  - {path: json, data_dir: a}\n  - {path: a, split: train, columns: [prompt]}\n"
-    assert commands(converted(RECIPE + below)[1])
-    parts = "datasets:\n  - {path: a, fraction: 0.3}\n  - {path: org/b, fraction: 0.7}\n"
-    assert any("a 0.3, org/b 0.7" in each.text for each in converted(RECIPE + parts)[1])
+    for one in (
+        "{path: json, data_files: a/rows.jsonl}",
+        "{path: json, data_files: {late: a/rows.jsonl}, split: late}",
+    ):
+        assert trained_on(f"{RECIPE}datasets:\n  - {one}\n") == (ALL[:2], False)
+    for all_rows in ("{path: json, data_files: [a/rows.jsonl, a/more.jsonl]}", "{path: json, data_files: a/*.jsonl}"):
+        assert sorted(trained_on(f"{RECIPE}datasets:\n  - {all_rows}\n")[0]) == ALL
+    below = "datasets:\n  - {path: json, data_dir: a}\n  - {path: ., data_dir: a, split: train, columns: [prompt]}\n"
+    found, has_code = trained_on(RECIPE + below)
+    assert (sorted(found), has_code) == (sorted([*ALL, *ALL]), False)
+    hub = f"{RECIPE}datasets:\n  - {{path: org/x, data_dir: a}}\n  - {{path: org/x, data_files: [b.json]}}\n"
+    first, second = commands(converted(hub)[1])
+    assert "load_dataset('org/x', data_dir='a', split='train')" in first
+    assert "load_dataset('org/x', data_files=['b.json'], split='train')" in second
+
+
+def test_fractions_of_trl_are_shares_of_the_mixture():
+    """TRL normalises them and takes as many rows as it can without a repeat (get_dataset of trl.scripts.utils)."""
+    from trl.scripts.utils import DatasetConfig, DatasetMixtureConfig, get_dataset
+
+    write("a/train.jsonl", [{**PAIRS[0], "prompt": f"a{n}"} for n in range(20)])
+    write("b/train.jsonl", [{**PAIRS[0], "prompt": f"b{n}"} for n in range(30)])
+    listed = [{"path": "a", "fraction": 0.3}, {"path": "b", "fraction": 0.9}, {"path": "a", "fraction": 0}]
+    text = f"{RECIPE}datasets: {json.dumps(listed)}\n"
+    ours, has_code = trained_on(text)
+    theirs = get_dataset(DatasetMixtureConfig(datasets=[DatasetConfig(**each) for each in listed]))["train"]["prompt"]
+    assert not has_code
+    assert sorted(prompt[0] for prompt in ours) == sorted(prompt[0] for prompt in theirs) == [*"a" * 10, *"b" * 30]
+    assert [each.weight for each in converted(text)[0].sets] == [0.3, 0.9]
+    derived = read_recipe("recipe.yaml", (), OPTIONS).draft.derived
+    assert any("takes the first rows of a set" in note.text for note in derived)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("datasets: [{path: org/a, fraction: 0.3}, {path: org/b}]", "datasets: write a fraction"),
+        ("datasets: [{path: org/a, fraction: -1}]", "datasets: write a fraction"),
+        ("datasets: [{name: org/a}]", "without the name of a data set. Write path"),
+        ("dataset_mixture: {datasets: [{path: org/a}]}", "without the name of a data set. Write id"),
+        (
+            "dataset_mixture: {datasets: [{id: org/a, weight: 2}]}",
+            "the weight of org/a: found 2 (a whole number). Write",
+        ),
+        ("dataset_mixture: {datasets: [{id: org/a, weight: half}]}", 'the weight of org/a: found "half"'),
+        ("dataset_mixer: {org/a: -0.5}", "dataset_mixer.org/a: found -0.5"),
+        ("dataset_mixture: {datasets: [{id: org/a}], test_split_size: 0}", "test_split_size: found 0"),
+        ("dataset_mixture: {datasets: [{id: org/a}], test_split_size: true}", "test_split_size: found true"),
+    ],
+)
+def test_what_the_script_would_refuse_is_refused(lines, said):
+    with pytest.raises(RecipeError, match=re.escape(said)):
+        converted(f"{RECIPE}{lines}\n")
+
+
+def test_a_weight_of_zero_leaves_the_set_out():
+    data, _ = converted(f"{RECIPE}dataset_mixture:\n  datasets: [{{id: org/a, weight: 0}}, {{id: org/b}}]\n")
+    assert (data.path, data.mixture) == ("org/b", ())
+
+
+def test_a_column_of_text_with_another_name_is_carried():
+    text = RECIPE.replace("learning_rate", "dataset_text_field: content\nlearning_rate")
+    Path("recipe.yaml").write_text(f"{text}dataset_name: org/a\n")
+    data = job_of(read_recipe("recipe.yaml", (), RecipeOptions(gpus=2, method="sft")))[0].data
+    assert data.columns == {"text": "content"}
 
 
 def test_the_older_handbook_takes_folders_of_a_split():
@@ -196,6 +283,13 @@ def test_the_older_handbook_takes_folders_of_a_split():
     Dataset.from_list(PAIRS).save_to_disk("mine/train_prefs")
     text = f"{RECIPE}beta: 0.1\ndataset_mixer:\n  mine: 1.0\ndataset_splits: [train_prefs, test_prefs]\n"
     assert trained_on(text) == (ALL, False)
+
+
+def test_the_older_handbook_pairs_splits_with_shares_in_order():
+    """So of two sets with two splits each, it trains on both splits of the first and none of the second."""
+    text = f"{RECIPE}beta: 0.1\ndataset_mixer: {{org/a: 0.5, org/b: 1.0}}\ndataset_splits: [train_a, train_b, test]\n"
+    data, _ = converted(text)
+    assert [(each.name, each.fraction) for each in data.sets] == [("org/a train_a", 0.5), ("org/a train_b", None)]
 
 
 @pytest.mark.parametrize(
@@ -218,13 +312,13 @@ def test_a_file_that_is_not_there_is_said_and_not_asked_of_the_hub(tmp_path):
     told = (
         f"data.path: found nothing at data/rows.jsonl (relative to {tmp_path}, where planner runs). Put the data there"
     )
-    assert data["path"] == "data/rows.jsonl"
+    assert data.path == "data/rows.jsonl"
     assert any(text.startswith(told) for text in map(str, to_do))
     assert not commands(to_do)
     data, to_do = converted(f"{RECIPE}dataset_name: /nowhere/rows.csv\n")
     (code,) = commands(to_do)
     assert "load_dataset('csv', data_files='/nowhere/rows.csv'" in code
-    assert data["path"] == "data/rows"
+    assert data.path == "data/rows"
 
 
 def test_a_file_with_rows_of_another_form_is_said():
@@ -232,7 +326,7 @@ def test_a_file_with_rows_of_another_form_is_said():
     data, to_do = converted(f"{RECIPE}dataset_name: rows.jsonl\n")
     (text,) = (text for text in map(str, to_do) if "data.path" in text)
     assert text.startswith("data.path: the first row of rows.jsonl cannot be used: the keys answer, question")
-    assert data["path"] == "rows.jsonl"
+    assert data.path == "rows.jsonl"
     Path("rows.jsonl").write_text("")
     assert any("rows.jsonl has no rows" in each.text for each in converted(f"{RECIPE}dataset_name: rows.jsonl\n")[1])
 

@@ -35,7 +35,7 @@ def test_an_older_recipe_of_sft_is_read_and_converted(tmp_path):
     assert (recipe.global_batch, recipe.method, recipe.unit) == (128, "sft", "packed row")
     job, _ = job_of(recipe)
     assert (job.model.attention, job.data.packing, job.train.precision) == ("auto", True, "fp32")
-    assert "load_dataset('HuggingFaceH4/ultrachat_200k', split='train')" in " ".join(map(str, recipe.draft.to_do))
+    assert (job.data.path, job.data.split) == ("HuggingFaceH4/ultrachat_200k", "train")
     dropped = {note.key: note.text for note in recipe.draft.dropped}
     assert dropped["preprocessing_num_workers"] == "planner reads the data once"
     assert dropped["attn_implementation"] == "flash_attention_2 computes in bf16, and train.precision is fp32"
@@ -59,14 +59,13 @@ def test_a_trap_says_which_trl_reads_the_file(tmp_path):
 
 
 def test_an_orpo_recipe_has_its_data_sets_and_their_shares(tmp_path):
-    """Names may contain dots. Splits with test in their name are left out. A share is the first rows."""
+    """Names may contain dots. Splits with test in their name are left out. A share is a part of the rows."""
     recipe = read_recipe(_file(tmp_path, ORPO), (), RecipeOptions(gpus=4, method="orpo"))
     assert (recipe.global_batch, recipe.unit) == (32, "pair")
     to_do = " ".join(map(str, recipe.draft.to_do))
-    assert "load_dataset('argilla/a-7k.v1', split='train_prefs')" in to_do
-    assert "load_dataset('org/b', split='train_prefs')" in to_do
+    assert "{path: argilla/a-7k.v1, split: train_prefs}, {path: org/b, split: train_prefs, fraction: 0.5}" in to_do
     assert "test_prefs" not in to_do
-    assert "the first 0.5 of org/b" in to_do
+    assert any("the first rows of a set" in note.text for note in recipe.draft.derived)
 
 
 def test_a_converted_orpo_says_how_planners_own_differs(tmp_path):
@@ -98,7 +97,7 @@ def test_todays_name_of_a_key_beats_its_old_one(tmp_path):
     assert read_recipe(_file(tmp_path, text), (), RecipeOptions(gpus=8)).draft.job["model"]["attention"] == "sdpa"
 
 
-@pytest.mark.parametrize("value", ["x", "[]", "{a: b}", "null", "{a: 0.1}"])
+@pytest.mark.parametrize("value", ["x", "[]", "null", "{a: 0.1}"])
 def test_a_mixer_of_anything_is_a_recipe_or_a_sentence(value, tmp_path):
     text = f"model_name_or_path: m\nper_device_train_batch_size: 8\ndataset_mixer: {value}\ndataset_splits: {value}\n"
     assert read_recipe(_file(tmp_path, text), (), RecipeOptions(gpus=8, method="sft")).global_batch == 64

@@ -1,0 +1,62 @@
+"""Training rows, with rows of another data set for evaluation behind them."""
+
+from dataclasses import dataclass
+from hashlib import sha256
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.data.base import AnyDataset, RowContribution, sample_row_counts
+from planner.data.sample_sets import SampleSet, SetRows
+from planner.data.samples import Sample
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WithEvaluation:
+    """Rows `[0, training.num_rows)` are those of `training`. The chosen rows of `evaluation` follow them."""
+
+    training: SampleSet
+    evaluation: SampleSet
+    chosen: NDArray[np.int64]
+    """rows of `evaluation` to evaluate on, shape `(num_evaluated,)`"""
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows, those for evaluation included."""
+        return self.training.num_rows + len(self.chosen)
+
+    @property
+    def fingerprint(self) -> str:
+        """64 hex digits over the content of both."""
+        return sha256(f"{self.training.fingerprint} {self.evaluation_fingerprint}".encode()).hexdigest()
+
+    @property
+    def evaluation_fingerprint(self) -> str:
+        """64 hex digits over the samples to evaluate on."""
+        digest = sha256(f"{self.evaluation.fingerprint} {len(self.chosen)} chosen ".encode())
+        digest.update(self.chosen.astype("<i8").tobytes())
+        return digest.hexdigest()
+
+    @property
+    def sets(self) -> tuple[SetRows, ...]:
+        """The sets of a mixture to train on."""
+        return self.training.sets
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A sentence for each change to rows."""
+        return (*self.training.notes, *(f"rows of eval.data: {note}" for note in self.evaluation.notes))
+
+    def sample(self, row: int) -> Sample:
+        """The row's sample."""
+        behind = row - self.training.num_rows
+        return self.training.sample(row) if behind < 0 else self.evaluation.sample(int(self.chosen[behind]))
+
+    def evidence(self, row: int) -> RowContribution:
+        """The counts of the row's sample."""
+        return sample_row_counts(row, self.sample(row))
+
+
+def training_part(dataset: AnyDataset) -> AnyDataset:
+    """The data set without rows of another one for evaluation."""
+    return dataset.training if isinstance(dataset, WithEvaluation) else dataset
