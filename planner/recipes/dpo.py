@@ -22,12 +22,12 @@ from planner.recipes.drafting import (
     set_optimizer,
     set_workers,
 )
-from planner.recipes.drafting_data import set_data
+from planner.recipes.drafting_data import set_data, set_test_rows
 from planner.recipes.entries import Entry, KeyReader
 from planner.recipes.forks import Fork, fork_of, text_or_value
+from planner.recipes.hydra_datasets import sources
 from planner.recipes.hydra_trackers import set_trackers
 from planner.recipes.recipe import Draft, Recipe
-from planner.recipes.row_sources import DatasetSource
 from planner.recipes.upstream_defaults import DPO_DEFAULTS, DPO_MODELS, DPO_REASONS
 
 LOSSES = ("sft", "dpo", "ipo")
@@ -171,7 +171,7 @@ def _draft(
     draft.derive("train.precision", precision, f"train.precision {precision}: model.fsdp_policy_mp of the policy")
     if keys.flag("activation_checkpointing") and facts.is_sharded:
         carry(draft, keys, "activation_checkpointing", "train.activation_checkpointing", True)
-    _set_eval(draft, facts)
+    _set_eval(draft, keys, facts, method)
     set_workers(draft, facts.batch, gpus)
     set_trackers(
         draft,
@@ -206,7 +206,7 @@ def _set_model(draft: Draft, keys: KeyReader, choices: dict[str, str]) -> None:
 
 def _set_data(draft: Draft, keys: KeyReader, method: str) -> None:
     names = names_of(keys.value("datasets"))
-    set_data(draft, DATA_OF.get(method, "pairs"), [DatasetSource(name=name, hub=False) for name in names])
+    set_data(draft, DATA_OF.get(method, "pairs"), sources("dpo", names, "train"))
     carry(draft, keys, "max_prompt_length", "data.max_prompt", keys.whole("max_prompt_length", 256))
     side = "start" if names == ["hh"] else "end"
     draft.derive(
@@ -271,10 +271,14 @@ def _set_optimizer(draft: Draft, keys: KeyReader) -> None:
     set_optimizer(draft, keys, values, {"kind": "optimizer", "lr": "lr"})
 
 
-def _set_eval(draft: Draft, facts: DpoFacts) -> None:
+def _set_eval(draft: Draft, keys: KeyReader, facts: DpoFacts, method: str) -> None:
     samples = -(-facts.n_eval // facts.eval_batch) * facts.eval_batch
     text = f"eval.samples {samples}: n_eval_examples {facts.n_eval} in whole batches of {facts.eval_batch}"
-    text += ". planner holds them out of the training rows, the repository takes a test split"
+    test = sources("dpo", names_of(keys.value("datasets")), "test")
+    if not set_test_rows(
+        draft, DATA_OF.get(method, "pairs"), test, samples, "datasets, in the test split of their loader"
+    ):
+        text += ". planner holds them out of the training rows, the repository takes a test split"
     draft.derive("eval.samples", samples, text)
     every = facts.eval_every // facts.batch * facts.batch
     if every:

@@ -82,6 +82,29 @@ def rows_of(kind: str, datasets: Sequence[DatasetSource]) -> dict[str, Any] | No
     return {"mixture": found} if found else None
 
 
+def set_test_rows(draft: Draft, kind: str, test: Sequence[DatasetSource], samples: int, why: str) -> bool:
+    """Sets `eval.data` to the rows that a recipe evaluates, if planner reads them where they are.
+
+    Args:
+        draft: the job in the making.
+        kind: the job's `data.kind`.
+        test: the data sets that the recipe evaluates.
+        samples: how many of their rows it evaluates, 0 for all.
+        why: what the note says of them.
+
+    Returns:
+        Whether planner reads them. Otherwise nothing is set.
+    """
+    rows = rows_of(kind, test)
+    if rows is None:
+        return False
+    draft.derive("eval.data", rows, f"eval.data {shown_sets(rows)}: {why}")
+    draft.set("eval.samples", samples)
+    if not samples:
+        draft.remarks["eval.samples"] = "all rows of eval.data"
+    return True
+
+
 def _sets(kind: str, sources: Sequence[DatasetSource]) -> list[_Set]:
     """Each data set as the job names it. Folders for those that must be saved first differ from each other."""
     made: list[_Set] = []

@@ -17,13 +17,13 @@ from planner.recipes.drafting import (
     set_workers,
     whole_if,
 )
-from planner.recipes.drafting_data import set_data
+from planner.recipes.drafting_data import set_data, set_test_rows
 from planner.recipes.entries import KeyReader
 from planner.recipes.halos_batching import HalosFacts
 from planner.recipes.halos_loss import OF_HUMANLINE, note_loss, set_objective
+from planner.recipes.hydra_datasets import sources
 from planner.recipes.hydra_trackers import set_trackers
 from planner.recipes.recipe import Draft, Note
-from planner.recipes.row_sources import DatasetSource
 from planner.recipes.scalars import number
 from planner.recipes.upstream_defaults import HALOS_DEFAULTS
 
@@ -53,7 +53,7 @@ def make_draft(
     _set_model(draft, keys)
     kind = DATA_OF.get(SHARED.get(facts.method, facts.method), "feedback" if facts.is_unpaired else "pairs")
     names = names_of(keys.value("train_datasets") or keys.value("datasets"))
-    set_data(draft, kind, [DatasetSource(name=name, hub=False) for name in names])
+    set_data(draft, kind, sources("halos", names, "train"))
     if keys.has("model.max_prompt_length"):
         carry(draft, keys, "model.max_prompt_length", "data.max_prompt", keys.whole("model.max_prompt_length"))
     if is_own:
@@ -78,7 +78,7 @@ def make_draft(
     _set_schedule(draft, facts)
     _set_clip(draft, keys, facts, is_own=is_own)
     _set_precision(draft, keys)
-    _set_eval(draft, keys, facts)
+    _set_eval(draft, keys, facts, kind)
     set_workers(draft, facts.batch, gpus)
     project = HALOS_DEFAULTS["wandb.project"]
     set_trackers(draft, keys, options.env, title="HALOs", project=project, debug_is_silent=facts.is_legacy)
@@ -239,9 +239,12 @@ def _set_precision(draft: Draft, keys: KeyReader) -> None:
         carry(draft, keys, "model.activation_checkpointing", "train.activation_checkpointing", True)
 
 
-def _set_eval(draft: Draft, keys: KeyReader, facts: HalosFacts) -> None:
-    if keys.has("n_eval_examples"):
-        samples = keys.whole("n_eval_examples")
+def _set_eval(draft: Draft, keys: KeyReader, facts: HalosFacts, kind: str) -> None:
+    samples = keys.whole("n_eval_examples") if keys.has("n_eval_examples") else 0
+    test = sources("halos", names_of(keys.value("test_datasets") or keys.value("datasets")), "test")
+    if set_test_rows(draft, kind, test, samples, "test_datasets, in the test split of their loader"):
+        draft.told.update({"test_datasets", "n_eval_examples"})
+    elif samples:
         draft.derive(
             "eval.samples", samples, f"eval.samples {samples}: held out of the training rows. HALOs takes a test split"
         )

@@ -16,9 +16,11 @@ from planner.base.disk import expanded, is_file, place_text
 from planner.data.examples import BadRow
 from planner.data.formats import Kind, format_of
 from planner.data.hub_sets import is_hub_name
+from planner.data.named_loaders import LOADERS
 from planner.data.row import row_of
 from planner.data.row_files import reader_of
 from planner.errors import PlannerError
+from planner.job import LoaderName
 
 # The loader of the datasets library for a file, by the end of its name.
 _LOADERS = {
@@ -56,6 +58,8 @@ class DatasetSource:
     """`data_dir` of `load_dataset`"""
     columns: tuple[str, ...] = ()
     """the columns that the recipe keeps, all if empty"""
+    loader: LoaderName | None = None
+    """whose rules make samples of it, for a name of the DPO repository's or HALOs'"""
     text: str | None = None
     """the column of plain text, if it has another name than `text`"""
 
@@ -100,6 +104,8 @@ def parts_of(source: DatasetSource) -> list[DatasetSource]:
 
 def place_of(source: DatasetSource, kind: Kind) -> Place:
     """Where the rows of a data set are, and what loads them. Only the first row of a file is read."""
+    if source.loader is not None:
+        return Place(keys={"path": LOADERS[source.loader].path, "split": source.wanted_split, "loader": source.loader})
     path = expanded(source.name)
     try:
         if is_file(path):

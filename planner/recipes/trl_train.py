@@ -5,7 +5,7 @@ from typing import Any
 from planner.files.messages import cut
 from planner.recipes.accelerate import LaunchSettings
 from planner.recipes.drafting import carry
-from planner.recipes.drafting_data import rows_of, shown_sets
+from planner.recipes.drafting_data import set_test_rows
 from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Draft
 from planner.recipes.scalars import number
@@ -126,8 +126,8 @@ def set_eval(draft: Draft, keys: KeyReader, facts: TrlFacts, named: NamedSets) -
     if held:
         text = f"eval.samples {held}: {named.held_key}, held out of the rows"
         draft.derive("eval.samples", held, text)
-    elif rows := rows_of(kind_of(facts.method), named.test):
-        _set_test_rows(draft, rows)
+    elif set_test_rows(draft, kind_of(facts.method), named.test, 0, "the split that the recipe evaluates"):
+        draft.told.add("dataset_test_split")
     else:
         draft.set("eval.samples", 0)
         draft.ask(_no_test_rows(named))
@@ -155,13 +155,6 @@ def _held_out(keys: KeyReader, named: NamedSets) -> int | str:
         return int(size)
     keys.refuse_in_job(named.held_key, "Write a number of rows, or a part between 0 and 1")
     return 0
-
-
-def _set_test_rows(draft: Draft, rows: dict[str, Any]) -> None:
-    draft.derive("eval.data", rows, f"eval.data {shown_sets(rows)}: the split that the recipe evaluates")
-    draft.set("eval.samples", 0)
-    draft.remarks["eval.samples"] = "all rows of eval.data"
-    draft.told.add("dataset_test_split")
 
 
 def _no_test_rows(named: NamedSets) -> str:
