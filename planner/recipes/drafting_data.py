@@ -101,7 +101,7 @@ def _sets(kind: str, sources: Sequence[DatasetSource]) -> list[_Set]:
 
 def _unnamed(kind: str) -> _Set:
     text = f"write the data into data/NAME/ as jsonl, with rows such as {_ROWS[kind]}"
-    return _Set(keys={"path": "data/NAME"}, to_do=((text,),), is_placeholder=True)
+    return _Set(keys={"path": "data/NAME/"}, to_do=((text,),), is_placeholder=True)
 
 
 def _columns(source: DatasetSource) -> dict[str, Any]:
@@ -119,16 +119,16 @@ def _share(source: DatasetSource) -> dict[str, float]:
 
 
 def _folder(source: DatasetSource, others: set[str]) -> str:
-    """A folder for the saved rows, at which no other data is."""
+    """A folder for the saved rows, at which no other data is. The slash keeps it from being a name of the hub."""
     base = re.sub(r"[^A-Za-z0-9._-]+", "-", short_name(source.name))[:80].strip("-.") or "NAME"
     folder = f"data/{base}"
     while (
-        folder in others
+        f"{folder}/" in others
         or os.path.realpath(folder) == os.path.realpath(source.name)
         or (os.path.lexists(folder) and not _may_be_replaced(Path(folder)))
     ):
         folder += "-rows"
-    return folder
+    return f"{folder}/"
 
 
 def _may_be_replaced(folder: Path) -> bool:
@@ -139,8 +139,8 @@ def _may_be_replaced(folder: Path) -> bool:
 def _saving(kind: str, folder: str, source: DatasetSource, place: Place) -> tuple[str, ...]:
     """How to save a data set, and the shell command for it. The form of its rows alone if nothing known loads it."""
     if not place.load:
-        return (f"write {cut(source.name, 200)} into {folder}/ as jsonl, with rows such as {_ROWS[kind]}",)
-    code = f"from datasets import load_dataset; {place.load}.save_to_disk({folder!r})"
+        return (f"write {cut(source.name, 200)} into {folder} as jsonl, with rows such as {_ROWS[kind]}",)
+    code = f"from datasets import load_dataset; {place.load}.save_to_disk({folder.rstrip('/')!r})"
     text = f"save {cut(source.name, 200)} once with the command below. Its rows must have the form {_ROWS[kind]}"
     return text, python_command(code)
 

@@ -163,7 +163,7 @@ def test_a_name_without_an_owner_is_saved_because_no_job_can_name_it():
     data, to_do = converted(f"{RECIPE}dataset_name: imdb\n")
     (code,) = commands(to_do)
     assert code == "from datasets import load_dataset; load_dataset('imdb', split='train').save_to_disk('data/imdb')"
-    assert (data.path, data.split) == ("data/imdb", None)
+    assert (data.path, data.split) == ("data/imdb/", None)
 
 
 def test_a_share_of_a_file_is_saved_and_not_the_whole_file():
@@ -182,7 +182,7 @@ def test_a_mixture_of_files_folders_and_names_becomes_one_of_the_job():
     found, has_code = trained_on(f"{RECIPE}dataset_mixture:\n  datasets:\n{listed}")
     assert (found, has_code) == ([*ALL[:3], *ALL], True)
     data, _ = converted(f"{RECIPE}dataset_mixture:\n  datasets:\n{listed}")
-    assert [each.path for each in data.sets] == ["rows.jsonl", "data/rows", "folder", "org/pairs"]
+    assert [each.path for each in data.sets] == ["rows.jsonl", "data/rows/", "folder", "org/pairs"]
     assert all(list(each.columns) == ["prompt", "chosen", "rejected"] for each in data.sets)
 
 
@@ -318,7 +318,7 @@ def test_a_file_that_is_not_there_is_said_and_not_asked_of_the_hub(tmp_path):
     data, to_do = converted(f"{RECIPE}dataset_name: /nowhere/rows.csv\n")
     (code,) = commands(to_do)
     assert "load_dataset('csv', data_files='/nowhere/rows.csv'" in code
-    assert data.path == "data/rows"
+    assert data.path == "data/rows/"
 
 
 def test_a_file_with_rows_of_another_form_is_said():
@@ -389,7 +389,7 @@ def test_no_name_becomes_code(name):
     (code,) = commands(to_do)
     assert code.isprintable()
     exec(code.removeprefix("from datasets import load_dataset; "), {"load_dataset": load_dataset})
-    assert called == [(name, "it's $x"), path]
+    assert called == [(name, "it's $x"), path.rstrip("/")]
 
 
 @pytest.mark.process
