@@ -48,7 +48,7 @@ def set_data(draft: Draft, kind: str, datasets: Sequence[DatasetSource], seed: i
     draft.set("data.kind", kind)
     sources = [part for each in datasets for part in parts_of(each)]
     sets = _sets(kind, sources) or [_unnamed(kind)]
-    shown = ", ".join(each.name + (f" ({each.split})" if each.split else "") for each in datasets) or "no data set"
+    shown = ", ".join(map(_shown, datasets)) or "no data set"
     said = f"the recipe names {cut(shown, 200)}"
     is_mixture = len(sets) > 1 or not {"fraction", "weight"}.isdisjoint(sets[0].keys)
     if is_mixture:
@@ -65,6 +65,12 @@ def set_data(draft: Draft, kind: str, datasets: Sequence[DatasetSource], seed: i
         draft.remarks["data.path"] = "a placeholder: see to do"
     for text, *commands in (each for its in sets for each in its.to_do):
         draft.ask(text, *commands)
+
+
+def _shown(source: DatasetSource) -> str:
+    """A data set's name with its configuration and split."""
+    parts = ", ".join(filter(None, (source.config, source.split)))
+    return f"{source.name} ({parts})" if parts else source.name
 
 
 def rows_of(kind: str, datasets: Sequence[DatasetSource]) -> dict[str, Any] | None:
