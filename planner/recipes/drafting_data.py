@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from planner.data.formats import Kind
 from planner.files.messages import cut
+from planner.recipes.drafting import plain
 from planner.recipes.recipe import Draft, Note
 from planner.recipes.row_sources import DatasetSource, Place, parts_of, place_of, short_name
 
@@ -48,7 +49,7 @@ def set_data(draft: Draft, kind: str, datasets: Sequence[DatasetSource], seed: i
     draft.set("data.kind", kind)
     sources = [part for each in datasets for part in parts_of(each)]
     sets = _sets(kind, sources) or [_unnamed(kind)]
-    shown = ", ".join(map(_shown, datasets)) or "no data set"
+    shown = ", ".join(map(_shown, sources)) or "no data set"
     said = f"the recipe names {cut(shown, 200)}"
     is_mixture = len(sets) > 1 or not {"fraction", "weight"}.isdisjoint(sets[0].keys)
     if is_mixture:
@@ -68,8 +69,9 @@ def set_data(draft: Draft, kind: str, datasets: Sequence[DatasetSource], seed: i
 
 
 def _shown(source: DatasetSource) -> str:
-    """A data set's name with its configuration and split."""
-    parts = ", ".join(filter(None, (source.config, source.split)))
+    """A data set's name with its configuration, split and files."""
+    files = plain(source.files) if source.files is not None else None
+    parts = ", ".join(filter(None, (source.config, source.split, source.folder, files)))
     return f"{source.name} ({parts})" if parts else source.name
 
 
@@ -147,7 +149,7 @@ def _saving(kind: str, folder: str, source: DatasetSource, place: Place) -> tupl
     if not place.load:
         return (f"write {cut(source.name, 200)} into {folder} as jsonl, with rows such as {_ROWS[kind]}",)
     code = f"from datasets import load_dataset; {place.load}.save_to_disk({folder.rstrip('/')!r})"
-    text = f"save {cut(source.name, 200)} once with the command below. Its rows must have the form {_ROWS[kind]}"
+    text = f"save {cut(_shown(source), 200)} once with the command below. Its rows must have the form {_ROWS[kind]}"
     return text, python_command(code)
 
 
