@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from planner.data.formats import Kind
 from planner.files.messages import cut
+from planner.recipes.drafting import plain
 from planner.recipes.recipe import Draft, Note
 from planner.recipes.row_sources import DatasetSource, Place, parts_of, place_of, short_name
 
@@ -48,7 +49,7 @@ def set_data(draft: Draft, kind: str, datasets: Sequence[DatasetSource], seed: i
     draft.set("data.kind", kind)
     sources = [part for each in datasets for part in parts_of(each)]
     sets = _sets(kind, sources) or [_unnamed(kind)]
-    shown = ", ".join(each.name + (f" ({each.split})" if each.split else "") for each in datasets) or "no data set"
+    shown = ", ".join(map(_shown, sources)) or "no data set"
     said = f"the recipe names {cut(shown, 200)}"
     is_mixture = len(sets) > 1 or not {"fraction", "weight"}.isdisjoint(sets[0].keys)
     if is_mixture:
@@ -65,6 +66,13 @@ def set_data(draft: Draft, kind: str, datasets: Sequence[DatasetSource], seed: i
         draft.remarks["data.path"] = "a placeholder: see to do"
     for text, *commands in (each for its in sets for each in its.to_do):
         draft.ask(text, *commands)
+
+
+def _shown(source: DatasetSource) -> str:
+    """A data set's name with its configuration, split and files."""
+    files = plain(source.files) if source.files is not None else None
+    parts = ", ".join(filter(None, (source.config, source.split, source.folder, files)))
+    return f"{source.name} ({parts})" if parts else source.name
 
 
 def rows_of(kind: str, datasets: Sequence[DatasetSource]) -> dict[str, Any] | None:
@@ -124,7 +132,7 @@ def _sets(kind: str, sources: Sequence[DatasetSource]) -> list[_Set]:
 
 def _unnamed(kind: str) -> _Set:
     text = f"write the data into data/NAME/ as jsonl, with rows such as {_ROWS[kind]}"
-    return _Set(keys={"path": "data/NAME"}, to_do=((text,),), is_placeholder=True)
+    return _Set(keys={"path": "data/NAME/"}, to_do=((text,),), is_placeholder=True)
 
 
 def _columns(source: DatasetSource) -> dict[str, Any]:
@@ -142,16 +150,16 @@ def _share(source: DatasetSource) -> dict[str, float]:
 
 
 def _folder(source: DatasetSource, others: set[str]) -> str:
-    """A folder for the saved rows, at which no other data is."""
+    """A folder for the saved rows, at which no other data is. The slash keeps it from being a name of the hub."""
     base = re.sub(r"[^A-Za-z0-9._-]+", "-", short_name(source.name))[:80].strip("-.") or "NAME"
     folder = f"data/{base}"
     while (
-        folder in others
+        f"{folder}/" in others
         or os.path.realpath(folder) == os.path.realpath(source.name)
         or (os.path.lexists(folder) and not _may_be_replaced(Path(folder)))
     ):
         folder += "-rows"
-    return folder
+    return f"{folder}/"
 
 
 def _may_be_replaced(folder: Path) -> bool:
@@ -162,9 +170,9 @@ def _may_be_replaced(folder: Path) -> bool:
 def _saving(kind: str, folder: str, source: DatasetSource, place: Place) -> tuple[str, ...]:
     """How to save a data set, and the shell command for it. The form of its rows alone if nothing known loads it."""
     if not place.load:
-        return (f"write {cut(source.name, 200)} into {folder}/ as jsonl, with rows such as {_ROWS[kind]}",)
-    code = f"from datasets import load_dataset; {place.load}.save_to_disk({folder!r})"
-    text = f"save {cut(source.name, 200)} once with the command below. Its rows must have the form {_ROWS[kind]}"
+        return (f"write {cut(source.name, 200)} into {folder} as jsonl, with rows such as {_ROWS[kind]}",)
+    code = f"from datasets import load_dataset; {place.load}.save_to_disk({folder.rstrip('/')!r})"
+    text = f"save {cut(_shown(source), 200)} once with the command below. Its rows must have the form {_ROWS[kind]}"
     return text, python_command(code)
 
 

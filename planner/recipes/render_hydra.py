@@ -9,6 +9,7 @@ from planner.recipes.halos_batching import HalosFacts
 from planner.recipes.recipe import Rewrite
 from planner.recipes.render_trackers import UNNAMED, experiment, trackers_to_hydra
 from planner.recipes.rendering import (
+    DATA_SETS,
     Rendering,
     attention_of,
     clip_of,
@@ -40,7 +41,7 @@ def to_dpo(rendering: Rendering) -> None:
         rendering.write("", f"max_length={job.model.context}", "datasets=[DATA]", experiment(rendering.job))
         rendering.remark("BLOCK: write the class of the model's blocks, such as LlamaDecoderLayer")
     rendering.leave(
-        "name data.path data.split",
+        f"name {DATA_SETS}",
         f"write {_yours(rendering)}, else the repository takes hh or does not start",
     )
     _prompts(rendering, "", "256")
@@ -97,7 +98,7 @@ def to_halos(rendering: Rendering) -> None:
     _halos_loss(rendering)
     leave_loss(rendering, "tokens", "mean")
     rendering.leave(
-        "name data.path data.split",
+        f"name {DATA_SETS}",
         f"write your model's family for llama, {_yours(rendering)}",
     )
     if isinstance(job.model, HfModel):

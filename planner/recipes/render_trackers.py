@@ -63,7 +63,7 @@ def trackers_to_trl(rendering: Rendering) -> None:
 
 def _report_to(rendering: Rendering, kinds: list[str]) -> None:
     if len(kinds) > 1:
-        rendering.file = f"report_to: [{', '.join(kinds)}]\n"
+        rendering.file += f"report_to: [{', '.join(kinds)}]\n"
     else:
         rendering.write("", f"--report_to {kinds[0] if kinds else 'none'}")
 

@@ -10,6 +10,7 @@ from planner.recipes.accelerate import launch_notes, local_file, read_launch
 from planner.recipes.launcher import ONE_PROCESS, SHIPPED_BY_TRL
 from planner.recipes.recipe import Recipe, Rewrite, ToDo
 from planner.recipes.render_trackers import trackers_to_trl
+from planner.recipes.render_trl_data import LISTED, data_to_trl
 from planner.recipes.rendering import (
     Rendering,
     attention_of,
@@ -30,8 +31,8 @@ from planner.recipes.trl_keys import METHODS
 
 # The accelerate file in the commands of the alignment-handbook.
 _SHIPPED_FILE = "recipes/accelerate_configs/zero3.yaml"
-# The file behind --config, for a list of trackers.
-_TRACKERS_FILE = "trackers.yaml"
+# The file behind --config, for data sets or for a list of trackers.
+_DATA_FILE, _TRACKERS_FILE = "data.yaml", "trackers.yaml"
 # Scripts that are not in scripts/ of the alignment-handbook but in TRL's repository.
 _FOLDERS = {"kto.py": "trl/scripts", "grpo.py": "trl/scripts", "cpo.py": "examples/scripts"}
 
@@ -40,8 +41,7 @@ def to_trl(rendering: Rendering) -> None:
     """Write the job's values as options of TRL's scripts."""
     job = rendering.job
     train = job.train
-    rendering.write("", "--dataset_name DATA", "--output_dir OUT")
-    rendering.leave("name data.path data.split", "write your data set for DATA and a folder for OUT")
+    data_to_trl(rendering)
     _loss(rendering)
     leave_loss(rendering, "tokens", "mean")
     if isinstance(job.model, HfModel):
@@ -71,7 +71,6 @@ def to_trl(rendering: Rendering) -> None:
     rendering.write("train.kernels", *(["--use_liger_kernel true"] if train.kernels == "liger" else []))
     rendering.write("train.seed", f"--seed {train.seed}")
     trackers_to_trl(rendering)
-    rendering.leave("eval", "TRL evaluates a test split, so write --eval_strategy steps and --eval_steps")
 
 
 def _adapters(rendering: Rendering, model: HfModel) -> None:
@@ -164,7 +163,7 @@ def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
     """TRL's command for a split. Its options win over the YAML and over the launcher's file."""
     recipe = split.recipe
     is_yaml = recipe.system == "trl" and PurePath(recipe.source).suffix in {".yaml", ".yml"}
-    config = _TRACKERS_FILE if split.file else recipe.config or (recipe.source if is_yaml else "")
+    config = _file_of(split) or recipe.config or (recipe.source if is_yaml else "")
     # Scripts that take their file first need `--option=value` as one argument (H4ArgumentParser).
     sign, before = ("=", "") if recipe.config_first else (" ", "--config ")
     launch_file = _launch_file(recipe)
@@ -173,7 +172,7 @@ def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
     launch = f"accelerate launch --config_file {launch_file or _SHIPPED_FILE}{multi} --num_processes {split.gpus}"
     command = [
         f"{split.assignments}{launch}",
-        _script(recipe),
+        _script(recipe, is_trls=LISTED in split.file.splitlines()),
         *([f"{before}{config}"] if config else []),
         *_without_accelerator(arguments),
         f"--per_device_train_batch_size{sign}{split.micro}",
@@ -209,21 +208,32 @@ def _without_accelerator(arguments: Sequence[str]) -> list[str]:
     return kept
 
 
+def _file_of(split: BatchSplit) -> str:
+    """The name of the file that the command reads, empty if it needs none."""
+    if "dataset" in split.file:
+        return _DATA_FILE
+    return _TRACKERS_FILE if split.file else ""
+
+
 def _file_notes(split: BatchSplit) -> list[str]:
-    """A note on the file that the command reads, if the job has several trackers."""
-    text = f"write the lines below the command into {_TRACKERS_FILE}: the command line takes only one tracker"
-    return [text] if split.file else []
+    """A note on the file that the command reads, if the job has several data sets or trackers."""
+    name = _file_of(split)
+    what = "no list of data sets" if name == _DATA_FILE else "only one tracker"
+    return [f"write the lines below the command into {name}: the command line takes {what}"] if name else []
 
 
-def _script(recipe: Recipe) -> str:
-    """The recipe's script if it has a folder, else that of TRL or the alignment-handbook, else YOUR_SCRIPT."""
+def _script(recipe: Recipe, *, is_trls: bool) -> str:
+    """The recipe's script if it has a folder, else that of TRL or the alignment-handbook, else YOUR_SCRIPT.
+
+    With `is_trls` only TRL's own script reads the data.
+    """
     if "/" in recipe.script_path and recipe.script_path.endswith(".py"):
         return shlex.quote(recipe.script_path)
     method = {"ipo": "dpo", "cdpo": "dpo", "simpo": "cpo"}.get(recipe.method, recipe.method)
     stem = PurePath(recipe.script).name if recipe.script else method
     stem = stem if stem.endswith(".py") else f"{stem}.py"
     is_there = recipe.script or stem in _FOLDERS or method in METHODS
-    return f"{_FOLDERS.get(stem, 'scripts')}/{stem}" if is_there else "YOUR_SCRIPT"
+    return f"{_FOLDERS.get(stem, 'trl/scripts' if is_trls else 'scripts')}/{stem}" if is_there else "YOUR_SCRIPT"
 
 
 def _launch_file(recipe: Recipe) -> str:

@@ -4,13 +4,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from planner.job import ChatData, HfModel, Job, duration
+from planner.job import ChatData, HfModel, Job, Rows, duration
 from planner.recipes.drafting import plain
 from planner.recipes.recipe import Recipe, ToDo
 from planner.recipes.scalars import number
 
 # Null is a choice for these: no clipping, no limit of prompts. Any other null means that the job has no such value.
 _MEANINGFUL_NULLS = ("train.clip_norm", "data.max_prompt")
+DATA_SETS = "data.path data.config data.split data.revision data.columns data.mixture data.seed"
+"""the values that name data sets"""
 # Objectives that the target systems compute in another way, and how.
 _DIFFERENT = {"kto": "planner's KL baseline is over the whole batch, that system's over micro-batches"}
 # How planner runs a job. Training does not depend on these.
@@ -83,8 +85,18 @@ class Rendering:
 
 def leaves(job: Job) -> Iterator[tuple[str, Any]]:
     """Every value of a job with its dotted name. Nulls only where they are a choice."""
-    yield from _flat(job.model_dump(by_alias=True, exclude={"tracking"}), "")
+    idle = {*_idle("data", job.data), *_idle("eval.data", job.eval.data)}
+    found = _flat(job.model_dump(by_alias=True, exclude={"tracking"}), "")
+    yield from ((name, value) for name, value in found if name not in idle)
     yield from tracker_values(job)
+
+
+def _idle(section: str, rows: Any) -> Iterator[str]:
+    """The names of values that say nothing: `path` beside a mixture, and the seed where no part of a set is chosen."""
+    if isinstance(rows, Rows):
+        yield f"{section}.path" if rows.mixture else f"{section}.mixture"
+        if all((each.fraction, each.weight, each.rows) == (None, None, None) for each in rows.sets):
+            yield f"{section}.seed"
 
 
 def tracker_values(job: Job) -> Iterator[tuple[str, Any]]:
@@ -104,6 +116,8 @@ def _flat(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{name}.")
+        elif key == "mixture":
+            yield name, [{ours: its for ours, its in each.items() if its is not None} for each in value]
         elif value is not None or name in _MEANINGFUL_NULLS:
             yield name, value
 

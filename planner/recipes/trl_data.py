@@ -12,6 +12,11 @@ def set_data_of(draft: Draft, keys: KeyReader, method: str, named: NamedSets) ->
     """Sets the data section, and adds what the user must do to have the rows there."""
     set_data(draft, kind_of(method), named.train, named.seed)
     draft.told |= named.told
+    for source in named.train:
+        if source.text:
+            draft.carried.append(Note(key="dataset_text_field", text=f"data.columns: {{text: {source.text}}}"))
+    if named.held_key:
+        _drop_replaced(draft, keys)
     if named.remark:
         draft.derived.append(Note(key="data.mixture", text=f"data.mixture: {named.remark}"))
     columns = {column for each in named.train for column in each.columns}
@@ -31,6 +36,14 @@ def set_data_of(draft: Draft, keys: KeyReader, method: str, named: NamedSets) ->
         draft.derive("data.loss_on", "completions", "data.loss_on completions")
     else:
         draft.derive("data.loss_on", "all", "data.loss_on all: TRL by default trains on every token of a conversation")
+
+
+def _drop_replaced(draft: Draft, keys: KeyReader) -> None:
+    """Notes the keys of a single data set that the scripts ignore beside several."""
+    for key in ("dataset_name", "dataset_config", "dataset_train_split", "dataset_test_split"):
+        if keys.has(key):
+            keys.value(key)
+            draft.drop(key, "the scripts take the list of data sets instead")
 
 
 def kind_of(method: str) -> str:

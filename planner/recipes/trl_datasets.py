@@ -33,18 +33,24 @@ class NamedSets:
     """the recipe's keys of which the note on the data tells"""
 
 
-def named_sets(keys: KeyReader, method: str) -> NamedSets:
-    """The data sets that a recipe names. Notes mistakes in `keys`."""
+def named_sets(keys: KeyReader, method: str, *, evaluates: bool) -> NamedSets:
+    """The data sets that a recipe names. Notes mistakes in `keys`.
+
+    `evaluates` says whether the recipe evaluates during training.
+    """
     if handbook_v03.is_older(keys.entries):
         return _of_older(keys)
+    for key, name in ((_MIXTURE, "id"), (f"{_MIXTURE}.datasets", "id"), ("datasets", "path")):
+        if keys.value(key) and not isinstance(keys.value(key), list):
+            keys.lacks(f"{key}: found {show(keys.value(key))}. Write a list of data sets, each with {name}")
     if isinstance(mixture := keys.value(f"{_MIXTURE}.datasets"), list):
         return _of_mixture(keys, mixture)
-    if isinstance(listed := keys.value("datasets"), list):
+    if isinstance(listed := keys.value("datasets"), list) and listed:
         return _of_list(keys, listed)
     name = keys.value("dataset_name")
     if not isinstance(name, str):
         return NamedSets()
-    return _of_name(keys, name, method)
+    return _of_name(keys, name, method, evaluates=evaluates)
 
 
 def _of_older(keys: KeyReader) -> NamedSets:
@@ -55,7 +61,7 @@ def _of_older(keys: KeyReader) -> NamedSets:
     return NamedSets(train=train, test=test, remark=_FIRST_ROWS if is_part else "", told=told)
 
 
-def _of_name(keys: KeyReader, name: str, method: str) -> NamedSets:
+def _of_name(keys: KeyReader, name: str, method: str, *, evaluates: bool) -> NamedSets:
     """The data set at `dataset_name`. Its test split is only for evaluation."""
     text = keys.scalar_text("dataset_text_field") if method == "sft" else None
     train = DatasetSource(
@@ -64,21 +70,21 @@ def _of_name(keys: KeyReader, name: str, method: str) -> NamedSets:
         split=str(keys.value("dataset_train_split", "train")),
         text=text if text not in {"text", "messages"} else None,
     )
-    test = replace(train, split=str(keys.value("dataset_test_split", "test")))
-    return NamedSets(train=[train], test=[test], told=frozenset({"dataset_text_field"}))
+    test = [replace(train, split=keys.text("dataset_test_split", "test"))] if evaluates else []
+    return NamedSets(train=[train], test=test, told=frozenset({"dataset_text_field"}))
 
 
 def _of_mixture(keys: KeyReader, mixture: list[Any]) -> NamedSets:
     """The data sets of the handbook's `dataset_mixture`. A weight is the part of the rows that it takes."""
     for name in [key for key in keys.entries if key.startswith(f"{_MIXTURE}.")]:
         keys.value(name)
-    key, train = f"{_MIXTURE}.datasets", []
+    key, train = f"{_MIXTURE}.datasets", list[DatasetSource]()
     for each in _sections(keys, key, mixture, "id"):
         fraction = handbook_v03.share_of(keys, f"{key}: the weight of {each['id']}", each.get("weight"))
         found = DatasetSource(
             name=each["id"],
             config=_text(each.get("config")),
-            split=_text(each.get("split")),
+            split=_split(keys, key, each),
             columns=_columns(each),
             fraction=fraction,
         )
@@ -100,7 +106,7 @@ def _of_list(keys: KeyReader, listed: list[Any]) -> NamedSets:
         DatasetSource(
             name=each["path"],
             config=_text(each.get("name")),
-            split=_text(each.get("split")),
+            split=_split(keys, "datasets", each),
             files=each.get("data_files"),
             folder=_text(each.get("data_dir")),
             columns=_columns(each),
@@ -130,6 +136,14 @@ def _text(value: Any) -> str | None:
     return str(value) if value else None
 
 
+def _split(keys: KeyReader, key: str, section: dict[str, Any]) -> str | None:
+    split = section.get("split")
+    if split is not None and not isinstance(split, str):
+        keys.lacks(f"{key}: found the split {show(split)}. Write a section for each split, with its name")
+    return _text(split)
+
+
 def _columns(section: dict[str, Any]) -> tuple[str, ...]:
     listed = section.get("columns")
-    return tuple(str(column) for column in listed) if isinstance(listed, list) else ()
+    names = listed if isinstance(listed, list) else [listed] if isinstance(listed, str) else []
+    return tuple(str(column) for column in names)

@@ -46,7 +46,7 @@ def fill(
     told = next((key for key, name in names.items() if name), "the method")
     draft.derive("name", name := job_name(*names.values(), f"trl-{method}"), f"name {name}: {told}", told)
     _set_model(draft, keys)
-    named = named_sets(keys, method)
+    named = named_sets(keys, method, evaluates=facts.evaluates)
     set_data_of(draft, keys, method, named)
     if is_own:
         note_loss(draft, keys)

@@ -125,7 +125,7 @@ def set_eval(draft: Draft, keys: KeyReader, facts: TrlFacts, named: NamedSets) -
         return
     if held:
         text = f"eval.samples {held}: {named.held_key}, held out of the rows"
-        draft.derive("eval.samples", held, text)
+        draft.derive("eval.samples", held, text, named.held_key)
     elif set_test_rows(draft, kind_of(facts.method), named.test, 0, "the split that the recipe evaluates"):
         draft.told.add("dataset_test_split")
     else:

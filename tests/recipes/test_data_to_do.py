@@ -163,7 +163,7 @@ def test_a_name_without_an_owner_is_saved_because_no_job_can_name_it():
     data, to_do = converted(f"{RECIPE}dataset_name: imdb\n")
     (code,) = commands(to_do)
     assert code == "from datasets import load_dataset; load_dataset('imdb', split='train').save_to_disk('data/imdb')"
-    assert (data.path, data.split) == ("data/imdb", None)
+    assert (data.path, data.split) == ("data/imdb/", None)
 
 
 def test_a_share_of_a_file_is_saved_and_not_the_whole_file():
@@ -182,7 +182,7 @@ def test_a_mixture_of_files_folders_and_names_becomes_one_of_the_job():
     found, has_code = trained_on(f"{RECIPE}dataset_mixture:\n  datasets:\n{listed}")
     assert (found, has_code) == ([*ALL[:3], *ALL], True)
     data, _ = converted(f"{RECIPE}dataset_mixture:\n  datasets:\n{listed}")
-    assert [each.path for each in data.sets] == ["rows.jsonl", "data/rows", "folder", "org/pairs"]
+    assert [each.path for each in data.sets] == ["rows.jsonl", "data/rows/", "folder", "org/pairs"]
     assert all(list(each.columns) == ["prompt", "chosen", "rejected"] for each in data.sets)
 
 
@@ -247,6 +247,10 @@ def test_fractions_of_trl_are_shares_of_the_mixture():
     [
         ("datasets: [{path: org/a, fraction: 0.3}, {path: org/b}]", "datasets: write a fraction"),
         ("datasets: [{path: org/a, fraction: -1}]", "datasets: write a fraction"),
+        ("datasets: org/a", 'datasets: found "org/a" (text). Write a list of data sets, each with path'),
+        ("dataset_mixture: org/a", "dataset_mixture: found"),
+        ("dataset_mixture: {datasets: org/a}", "dataset_mixture.datasets: found"),
+        ("datasets: [{path: org/a, split: [a, b]}]", "found the split a list of 2. Write a section for"),
         ("datasets: [{name: org/a}]", "without the name of a data set. Write path"),
         ("dataset_mixture: {datasets: [{path: org/a}]}", "without the name of a data set. Write id"),
         (
@@ -262,6 +266,26 @@ def test_fractions_of_trl_are_shares_of_the_mixture():
 def test_what_the_script_would_refuse_is_refused(lines, said):
     with pytest.raises(RecipeError, match=re.escape(said)):
         converted(f"{RECIPE}{lines}\n")
+
+
+def test_a_list_of_data_sets_beats_a_name():
+    """An empty list does not, as in TRL's scripts."""
+    both = f"{RECIPE}dataset_name: org/b\ndataset_test_split: late\neval_strategy: steps\ntest_split_size: 0.5\n"
+    data, _ = converted(f"{both}datasets: [{{path: org/a, columns: prompt}}]\n")
+    assert (data.path, data.columns) == ("org/a", {"prompt": "prompt"})
+    dropped = {note.key: note.text for note in read_recipe("recipe.yaml", (), OPTIONS).draft.dropped}
+    assert dropped["dataset_name"] == dropped["dataset_test_split"] == "the scripts take the list of data sets instead"
+    assert "test_split_size" not in dropped
+    assert converted(f"{both}datasets: []\n")[0].path == "org/b"
+    assert "test_split_size" in {note.key for note in read_recipe("recipe.yaml", (), OPTIONS).draft.dropped}
+
+
+def test_a_test_split_that_only_a_shell_knows_is_asked_for():
+    """Only where the recipe evaluates it."""
+    command = "trl dpo --num_processes 2 --model_name_or_path m --dataset_name org/a --dataset_test_split $SPLIT"
+    with pytest.raises(RecipeError, match=r"dataset_test_split: found \$SPLIT"):
+        read_recipe(f"{command} --eval_strategy steps", (), RecipeOptions(method="dpo"))
+    assert read_recipe(command, (), RecipeOptions(method="dpo")).draft.job["data"]["path"] == "org/a"
 
 
 def test_a_weight_of_zero_leaves_the_set_out():
@@ -318,7 +342,7 @@ def test_a_file_that_is_not_there_is_said_and_not_asked_of_the_hub(tmp_path):
     data, to_do = converted(f"{RECIPE}dataset_name: /nowhere/rows.csv\n")
     (code,) = commands(to_do)
     assert "load_dataset('csv', data_files='/nowhere/rows.csv'" in code
-    assert data.path == "data/rows"
+    assert data.path == "data/rows/"
 
 
 def test_a_file_with_rows_of_another_form_is_said():
@@ -389,7 +413,7 @@ def test_no_name_becomes_code(name):
     (code,) = commands(to_do)
     assert code.isprintable()
     exec(code.removeprefix("from datasets import load_dataset; "), {"load_dataset": load_dataset})
-    assert called == [(name, "it's $x"), path]
+    assert called == [(name, "it's $x"), path.rstrip("/")]
 
 
 @pytest.mark.process

@@ -13,7 +13,7 @@ from planner.job import Job
 from planner.recipes import TARGETS, rewrite
 from planner.recipes.recipe import Draft, Recipe
 
-# The option of each value, by system.
+# The option of each value, by system. Of several, one is written.
 OPTIONS = {
     "dpo": {
         "model.path": "model.name_or_path=",
@@ -71,6 +71,20 @@ OPTIONS = {
         "model.lora.dropout": "--lora_dropout ",
         "model.lora.targets": "--lora_target_modules ",
         "data.packing": "--packing",
+        "data.path": ("--dataset_name org", '"org/a"'),
+        "data.config": ("--dataset_config ", '"config": ', '"name": '),
+        "data.split": ("--dataset_train_split ", '"split": '),
+        "data.columns": '"columns": ',
+        "data.mixture": "dataset",
+        "data.seed": " seed: ",
+        "eval.samples": "test_split_size: ",
+        "eval.every": "--eval_strategy ",
+        "eval.data.path": "--dataset_test_split ",
+        "eval.data.config": "--dataset_test_split ",
+        "eval.data.split": "--dataset_test_split ",
+        "eval.data.revision": "--dataset_test_split ",
+        "eval.data.columns": "--dataset_test_split ",
+        "eval.data.mixture": "--dataset_test_split ",
         "objective.kind": ".py",
         "objective.beta": "--beta ",
         "objective.label_smoothing": "--label_smoothing ",
@@ -184,11 +198,28 @@ gpt = section(
 )  # fmt: skip
 
 
+columns = st.none() | st.sampled_from([{"messages": "messages"}, {"messages": "talk"}])
+hub = {"config": maybe_name, "split": maybe_name, "revision": maybe_name, "columns": columns}
+sets = st.lists(
+    section(
+        path=st.sampled_from(["org/a", "org/b", "c.jsonl"]), **hub,
+        fraction=st.none() | st.sampled_from([0.5, 1.5]), weight=st.none() | st.sampled_from([1.0, 2.0]),
+    ),
+    min_size=1, max_size=3,
+)  # fmt: skip
+data_sets = st.one_of(
+    section(path=names, split=maybe_name),
+    section(path=st.just("org/a"), **hub),
+    section(mixture=sets, seed=st.integers(0, 3)),
+)
+
+
 def rows(kind, **more):
-    return section(
-        kind=st.just(kind), path=names, split=maybe_name, max_prompt=st.none() | st.sampled_from([32, 100]),
+    fields = section(
+        kind=st.just(kind), max_prompt=st.none() | st.sampled_from([32, 100]),
         cut_prompt=st.sampled_from(["start", "end"]), bad_rows=st.sampled_from(["refuse", "skip"]), **more,
     )  # fmt: skip
+    return st.tuples(fields, data_sets).map(lambda parts: parts[0] | parts[1])
 
 
 chat = rows("chat", loss_on=st.sampled_from(["completions", "all"]), packing=st.booleans())
@@ -256,7 +287,10 @@ beside = {
         **{"global": st.sampled_from([64, 128])}, max_micro=st.sampled_from([4, 8]),
         equality=st.sampled_from(["balanced", "bitwise"]),
     ),
-    "eval": section(samples=st.sampled_from([0, 32]), every=st.sampled_from(["100 steps", "640 examples", "10%"])),
+    "eval": section(
+        samples=st.sampled_from([0, 32, "5%"]),
+        every=st.sampled_from(["100 steps", "640 examples", "10%", "1 epoch", "0.5 epochs"]),
+    ),
     "workers": section(
         min=st.integers(1, 2), max=st.integers(2, 8), cpus=st.sampled_from([1.0, 2.0]), gpus=st.integers(0, 1),
         resources=st.dictionaries(names, st.sampled_from([1.0, 2.0]), max_size=1), loader_processes=st.integers(0, 1),
@@ -273,6 +307,8 @@ def trees(draw, loss):
     tree = {key: draw(its) for key, its in beside.items()}
     tree |= {"objective": draw(objective), "model": draw(model), "data": draw(data)}
     tree["train"] = {**draw(lengths), **draw(trains if loss != "own" else own_trains)}
+    if loss not in {"own", "lm"} and (data := draw(st.none() | data_sets)):
+        tree["eval"]["data"] = data
     assume(is_valid(tree))
     return tree
 
@@ -301,7 +337,7 @@ def values(tree, prefix=""):
     """Every value of a job with its dotted name."""
     for key, value in tree.items():
         name = f"{prefix}{key}"
-        if isinstance(value, dict) and value:
+        if isinstance(value, dict) and value and key != "columns":
             yield from values(value, f"{name}.")
         elif value is not None or name == "train.clip_norm":
             yield name, value
@@ -315,9 +351,24 @@ def is_pointless(tree, target, name):
     if name == "train.schedule.kind":  # which of the two follows from the loss there
         kind = "cosine" if target == "halos" and tree["objective"]["kind"] == "sft" else "constant"
         return target in {"dpo", "halos"} and schedule["kind"] == kind
+    if says_nothing(tree, name) or (target == "trl" and name.startswith("eval.") and not is_evaluated(tree)):
+        return True
     if name == "model.frozen":  # without adapters no weights are frozen
         return tree["model"].get("lora") is None
     return name == "data.cut_prompt" and target == "trl" and tree["data"].get("max_prompt") is None
+
+
+def is_evaluated(tree):
+    return bool(tree["eval"].get("samples") or tree["eval"].get("data"))
+
+
+def says_nothing(tree, name):
+    """Whether a value of the data is empty beside a mixture or a path, or a seed that chooses nothing."""
+    section_name, _, key = name.rpartition(".")
+    rows = {"data": tree["data"], "eval.data": tree["eval"].get("data")}.get(section_name) or {}
+    is_mixture = bool(rows.get("mixture"))
+    chooses = any(each.get("fraction") or each.get("weight") for each in rows.get("mixture", ()))
+    return {"path": is_mixture, "mixture": not is_mixture, "seed": not chooses}.get(key, False)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -328,8 +379,9 @@ def test_every_value_of_a_job_is_written_or_listed(target, data):
     tree = data.draw(trees(data.draw(st.sampled_from(LOSSES[target]))))
     typed, listed = said(tree, target)
     for name, value in values(Job.model_validate(tree).model_dump(by_alias=True, exclude={"tracking"})):
-        is_listed = re.search(rf"[ ,]{re.escape(name)} ", listed)
-        is_written = OPTIONS[target].get(name, "\0") in typed
+        is_listed = re.search(rf"[ ,]{re.escape(name)}[. ]", listed)
+        options = OPTIONS[target].get(name, ())
+        is_written = any(option in typed for option in ((options,) if isinstance(options, str) else options))
         anyway = ALIKE[target].get(name, "\0")
         is_alike = anyway is ANY or anyway == value
         assert is_listed or is_written or is_alike or is_pointless(tree, target, name), (name, value, listed)
