@@ -1,5 +1,6 @@
 """The job: frozen sections that are validated when they are made. Knows no file format, no torch and no Ray."""
 
+from planner.job.after import After
 from planner.job.data import ChatData, Data, FeedbackData, JsonlData, OwnCode, PairsData, TextData, TokensData
 from planner.job.job import Job, batch_sizes, workers_of
 from planner.job.model import GptModel, HfModel, Lora, Model, OwnModel
@@ -17,6 +18,7 @@ from planner.job.settings import Schedule, Train, Workers
 __all__ = [
     "SGD",
     "AdamW",
+    "After",
     "ChatData",
     "Data",
     "DpoObjective",
