@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from planner.base.disk import expanded, local_folder
+from planner.base.disk import absolute_url, expanded, local_folder
 from planner.base.text import last_line
 from planner.data.paths import absolute as absolute_path
 from planner.dispatch.connection import CONNECT_S
@@ -315,7 +315,8 @@ def absolute(job: Job, url: str) -> Job:
     """A copy of the job with absolute paths, for processes with another working directory."""
     data = job.data.model_copy(update={"path": absolute_path(job.data.path)})
     checkpoint = job.checkpoint.model_copy(update={"path": url})
-    job = job.model_copy(update={"data": data, "checkpoint": checkpoint})
+    after = job.after and job.after.model_copy(update={"run": absolute_url(job.after.run)})
+    job = job.model_copy(update={"data": data, "checkpoint": checkpoint, "after": after})
     return _with_absolute_models(job)
 
 

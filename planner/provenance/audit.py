@@ -12,6 +12,7 @@ from planner.provenance.certificate import TensorDigests, check_certificate
 from planner.provenance.identity import recorded_plan
 from planner.provenance.lineage import Segment, read_lineage
 from planner.provenance.run_checks import check_formats, check_identity, check_outside, check_records, count_discarded
+from planner.provenance.stage import now_text, stage_of
 from planner.provenance.step_comparison import derive
 from planner.store.run_folder import RunFolder
 
@@ -66,6 +67,9 @@ class Audit:
     """one SHA-256 over the final weights of a finished `bitwise` run, 64 hex digits, else empty"""
     findings: tuple[str, ...]
     """what is wrong, one sentence each, empty if clean"""
+    after: str = ""
+    """the commit of an earlier run that gave the first weights, by the newest manifest, and whether it is there now.
+    Empty if they are from no run"""
 
     @property
     def clean(self) -> bool:
@@ -119,6 +123,7 @@ def audit(
         held_out=tuple(sorted({each.step: each.loss for each in lineage.evals}.items())),
         weights=newest.weights_digest,
         findings=_shortened(findings),
+        after=now_text(stage_of(newest.facts)),
     )
 
 
