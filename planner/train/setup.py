@@ -7,11 +7,12 @@ from planner.base import progress_counter
 from planner.data import model_files
 from planner.data.base import AnyDataset
 from planner.data.paths import model_stamps, source_stamps
-from planner.job import Job, batch_sizes
+from planner.job import After, Job, batch_sizes
 from planner.job.step_schedule import StepSchedule, lengths
 from planner.order.order import Order
 from planner.plan import Plan, make_plan
 from planner.provenance.identity import DEVICE, MODEL, identity_of, open_data
+from planner.provenance.stage import STAGE, require_pinned
 from planner.store.records import TrainingIdentity
 
 
@@ -63,11 +64,13 @@ class Setup:
     """hardware and torch, on which `bitwise` results depend. Empty in other jobs"""
     model: str = ""
     """fingerprint of the files of the first weights. Empty if the weights follow from the job alone"""
+    after: After | None = None
+    """the commit of an earlier run that the first weights are from"""
 
     @property
-    def facts(self) -> dict[str, str]:
-        """The facts about device and model files for the ledger and the manifests."""
-        facts = {DEVICE: self.device, MODEL: self.model}
+    def facts(self) -> dict[str, Any]:
+        """The facts about device, model files and the earlier run for the ledger and the manifests."""
+        facts = {DEVICE: self.device, MODEL: self.model, STAGE: self.after and self.after.model_dump()}
         return {name: value for name, value in facts.items() if value}
 
 
@@ -87,4 +90,5 @@ def set_up(job: Job, world_size: int) -> Setup:
         lengths=lengths(job, order.num_samples),
         plan=make_plan(batch_sizes(job), world_size),
         model=model,
+        after=require_pinned(job),
     )
