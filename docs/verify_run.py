@@ -637,6 +637,7 @@ def read_job(run: Path, digest: str) -> dict:
 # -- the settings of a job that make its identity
 
 DEFAULTS = {
+    "after.manifest": None,
     "objective.kind": "lm",
     "objective.beta": 0.1,
     "objective.beta of simpo": 2.0,
@@ -714,7 +715,7 @@ def identity_of(job: dict) -> dict:
     return {
         "global_batch": job["batch"]["global"],
         "seed": job["train"]["seed"],
-        "model": digest(("model.",)),
+        "model": digest(("model.", "after.manifest")),
         "optimizer": job["train"]["optimizer"]["kind"],
         "equality": equality,
         "recipe": digest(BITWISE_RECIPE if equality == "bitwise" else RECIPE),
@@ -912,6 +913,8 @@ def check_settings(header: dict, before: dict, job: dict, unread: list[tuple[str
     for field, value in wanted.items():
         if current_name(identity[field]) != value:
             yield f"another {field!r} is on record than its job has"
+    if header["facts"].get("after") != job.get("after"):
+        yield "another earlier run is on record than its job has"
     if header["max_micro"] != job["batch"]["max_micro"]:
         yield f"batch.max_micro is {header['max_micro']} on record, and its job says {job['batch']['max_micro']!r}"
     if header["layout_version"] not in LAYOUTS:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from planner.base.disk import expanded, local_folder
+from planner.base.disk import absolute_url, expanded, local_folder
 from planner.base.text import last_line
 from planner.data.source_stamps import placed, placed_rows
 from planner.dispatch.connection import CONNECT_S
@@ -316,7 +316,9 @@ def absolute(job: Job, url: str) -> Job:
     checkpoint = job.checkpoint.model_copy(update={"path": url})
     rows = job.eval.data and placed_rows(job.eval.data)
     evaluation = job.eval.model_copy(update={"data": rows})
-    job = job.model_copy(update={"data": placed(job.data), "eval": evaluation, "checkpoint": checkpoint})
+    after = job.after and job.after.model_copy(update={"run": absolute_url(job.after.run)})
+    sections = {"data": placed(job.data), "eval": evaluation, "checkpoint": checkpoint, "after": after}
+    job = job.model_copy(update=sections)
     return _with_absolute_models(job)
 
 

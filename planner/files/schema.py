@@ -25,6 +25,8 @@ def job_schema() -> dict[str, Any]:
         "default": objective["default"],
         "description": "the loss to minimise",
     }
+    # `after: runs/sft` stands for `after: {run: runs/sft}`.
+    schema["properties"]["after"]["anyOf"].insert(0, {"type": "string", "minLength": 1})
     # `tracking: wandb` stands for `tracking: [{kind: wandb}]`.
     tracking = schema["properties"]["tracking"]
     trackers = tracking["items"]

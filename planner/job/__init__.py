@@ -1,5 +1,6 @@
 """The job: frozen sections that are validated when they are made. Knows no file format, no torch and no Ray."""
 
+from planner.job.after import After
 from planner.job.data import (
     ChatData,
     Data,
@@ -30,6 +31,7 @@ from planner.job.settings import Schedule, Train, Workers
 __all__ = [
     "SGD",
     "AdamW",
+    "After",
     "ChatData",
     "Data",
     "DpoObjective",

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from planner.job import duration
+from planner.job.after import AfterRun
 from planner.job.data import ChatData, Data, FeedbackData, PairsData, Rows
 from planner.job.kind_registry import KindField
 from planner.job.model import Model, OwnModel
@@ -31,6 +32,10 @@ class Job(Section):
     model: Annotated[Model, Field(discriminator="kind", description="the model to train")]
     data: Annotated[Data, Field(discriminator="kind", description="the data to train on")]
     objective: Annotated[Objective, KindField(OBJECTIVES), Field(description="the loss to minimise")] = LmObjective()
+    after: AfterRun = Field(
+        default=None,
+        description="earlier run whose weights this run begins with: its folder or URL, or a section. null means none",
+    )
     batch: Batch
     train: Train
     eval: Eval = Eval()
@@ -56,6 +61,15 @@ class Job(Section):
             raise ValueError(
                 f"write kind: own in all of {', '.join(kinds)} or in none. {' and '.join(ours)} "
                 f"{'has' if len(ours) == 1 else 'have'} another kind"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _weights_can_come_from_a_run(self) -> Self:
+        if self.after is not None and self.model.kind == "own":
+            raise ValueError(
+                "after sets the first weights of planner's own models, and your loop makes its model itself. Remove "
+                "after, and load the tensors in your loop (planner.train.checkpoints.checkpoint.read)"
             )
         return self
 

@@ -13,6 +13,7 @@ from planner.provenance.identity import recorded_plan
 from planner.provenance.lineage import Segment, read_lineage
 from planner.provenance.run_checks import check_formats, check_identity, check_outside, check_records, count_discarded
 from planner.provenance.set_counts import SetUse
+from planner.provenance.stage import now_text, stage_of
 from planner.provenance.step_comparison import derive
 from planner.store.run_folder import RunFolder
 
@@ -69,6 +70,9 @@ class Audit:
     """what is wrong, one sentence each, empty if clean"""
     sets: tuple[SetUse, ...] = ()
     """samples used of each set of a mixture. Empty if there is only one set"""
+    after: str = ""
+    """the commit of an earlier run that gave the first weights, by the newest manifest, and whether it is there now.
+    Empty if they are from no run"""
 
     @property
     def clean(self) -> bool:
@@ -123,6 +127,7 @@ def audit(
         weights=newest.weights_digest,
         findings=_shortened(findings),
         sets=derived.sets,
+        after=now_text(stage_of(newest.facts)),
     )
 
 

@@ -72,7 +72,7 @@ def identity_of(job: Job, dataset: AnyDataset, order: Order, *, is_stored: bool 
         global_batch=job.batch.global_batch,
         seed=job.train.seed,
         data=sha256(cut.encode()).hexdigest(),
-        model=_settings_digest(settings, ("model.",)),
+        model=_settings_digest(settings, ("model.", "after.manifest")),
         optimizer=job.train.optimizer.kind,
         equality=job.batch.equality,
         recipe=_settings_digest(settings, _BITWISE_RECIPE if job.batch.equality == "bitwise" else _RECIPE),
@@ -104,7 +104,7 @@ _DECIDED_BY = {
     "data": ("data.", "eval.data", "eval.samples", *_TOKENIZER),
     "equality": ("batch.equality",),
     "global_batch": ("batch.global",),
-    "model": ("model.",),
+    "model": ("model.", "after."),
     "optimizer": ("train.optimizer.kind",),
     "recipe": ("batch.equality", *_BITWISE_RECIPE),
     "seed": ("train.seed",),
@@ -212,6 +212,8 @@ def require_same_first_weights(before: TrainingIdentity, now: TrainingIdentity, 
 
 def _draws_again(job: Job) -> bool:
     """Whether generations after the first need weights that are drawn from the seed and not read from files."""
+    if job.after is not None:
+        return False  # an earlier run's commit has them
     if isinstance(job.model, HfModel) and (job.model.weights == "pretrained" or job.model.lora is not None):
         return job.model.weights == "random"
     return job.reference.source != "none" and job.reference.model is None

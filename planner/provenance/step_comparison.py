@@ -19,6 +19,7 @@ from planner.provenance.data_facts import EVALUATION, SETS, data_facts, evaluati
 from planner.provenance.identity import identity_of, open_data, recorded_plan
 from planner.provenance.lineage import Segment
 from planner.provenance.set_counts import SetCounts, SetUse
+from planner.provenance.stage import stage_of
 from planner.store.records import EvalRecord, GenerationRecord, StepRecord, TrainingIdentity
 from planner.store.run_folder import RunFolder
 
@@ -123,6 +124,7 @@ class _Deriver:
             if same_data:
                 self._check_samples(recipe, step, record, range(start, start + size))
             progress(step + 1)
+        self.findings += _check_stage(header, recipe.job)
         self.findings += _check_plan(header, recipe)
         self.findings += _check_length(segment, recipe, same_data=same_data)
         # A data set of its own for evaluation may be the same where that for training is not, and the other way round.
@@ -242,6 +244,14 @@ def _evidence(recipe: _Recipe, rows: Iterable[int]) -> tuple[int, str]:
     """Tokens that bear loss, and the checksum, of some data rows together."""
     found = [recipe.dataset.evidence(int(row)) for row in rows]
     return sum(each.tokens for each in found), f"{sum(each.check_sum for each in found) % 2**64:016x}"
+
+
+def _check_stage(header: GenerationRecord, job: Job) -> list[str]:
+    """Compare the earlier run's commit that a generation records with that of its job, and return the findings."""
+    found, wanted = (each.text if each else "no run" for each in (stage_of(header.facts), job.after))
+    if stage_of(header.facts) == job.after:
+        return []
+    return [f"generation {header.generation}: it began from {found} on record, and its job says {wanted}"]
 
 
 def _check_plan(header: GenerationRecord, recipe: _Recipe) -> list[str]:

@@ -48,6 +48,8 @@ def verdict(audit: Audit, driver: str = "none") -> list[str]:
         f"recomputed    {counted(audit.recomputed, 'step')}, done again after a loss or a stop, and counted once",
         f"global batch  {batches or 'unknown'}{' (constant)' if len(audit.global_batches) == 1 else ''}",
     ]
+    if audit.after:
+        lines.append(f"after         {audit.after}")
     if resumed := [phase.first_step for phase in audit.phases if phase.from_memory]:
         lines.append(f"from memory   {counted(len(resumed), 'generation')}, {_steps_text(resumed)}")
     if audit.held_out:

@@ -34,6 +34,7 @@ def dry_run_text(start: Start, ahead: Forecast, width: int | None = None) -> lis
         *([("warning", start.warning)] if start.warning else []),
         *(("warning", text) for text in start.passed_over),
         ("steps", f"{_steps(start)}, {counted(job.batch.global_batch, 'sample')} each"),
+        *([("after", job.after.whole_text)] if job.after else []),
         *(("changed", change) for change in start.changes),
         *(("length", text_of(event)) for event in conversions(job, start.num_samples)),
         *_labelled("eval", start.evaluation),
@@ -123,6 +124,7 @@ def dry_run_json(start: Start, ahead: Forecast) -> str:
     facts = {
         "run": start.url,
         "begins": start.begins,
+        "after": start.job.after.whole_text if start.job.after else "",
         "step": start.step,
         "passed_over": start.passed_over,
         "total_steps": start.total_steps,

@@ -13,6 +13,7 @@ from planner.errors import PlanError, printable
 from planner.events.training import GenerationStopped
 from planner.job import Model, Objective
 from planner.provenance.identity import recorded_plan
+from planner.provenance.stage import stage_of
 from planner.report.plan_table import split_text
 from planner.report.run_view import metric_texts, news_text
 from planner.report.speed import Speed
@@ -100,6 +101,8 @@ class RunDetail:
     job: str
     model: str
     objective: str
+    after: str
+    """the commit of an earlier run that gave the first weights, or empty"""
     global_batch: int
     equality: str
     seed: int
@@ -219,6 +222,8 @@ def run_detail(survey: Survey) -> RunDetail:
     newest, job, commit = survey.newest, survey.job, story.last_commit
     header = survey.segments[-1].header if survey.segments else None
     identity = header.identity if header else newest.identity if newest else None
+    about = header.facts if header else newest.facts if newest else {}
+    began = stage_of(about)
     # A dict, because a generation repeats the evaluation of its first step.
     held_out = {r.step: r.loss for segment in survey.segments for r in segment.records if isinstance(r, EvalRecord)}
     return RunDetail(
@@ -226,6 +231,7 @@ def run_detail(survey: Survey) -> RunDetail:
         job=job.name if job else "",
         model=_settings(job.model) if job else "",
         objective=_settings(job.objective) if job else "",
+        after=began.whole_text if began else "",
         global_batch=identity.global_batch if identity else 0,
         equality=identity.equality if identity else "",
         seed=identity.seed if identity else 0,
@@ -381,6 +387,7 @@ def detail_text(detail: RunDetail, now_s: float, width: int | None = None) -> li
         ("job", detail.job),
         ("model", detail.model),
         ("objective", detail.objective),
+        ("after", detail.after),
         ("batch", f"global {detail.global_batch}, equality {detail.equality}" if detail.global_batch else ""),
         ("data", f"fingerprint {detail.data[:16]}, seed {detail.seed}" if detail.data else ""),
         ("driver", detail.driver),

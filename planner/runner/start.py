@@ -27,6 +27,7 @@ from planner.order.order import Order
 from planner.provenance.data_facts import data_facts, evaluation_changes
 from planner.provenance.identity import identity_of, job_changes, open_data, require_same, require_same_first_weights
 from planner.runner.display import Display, Say
+from planner.runner.earlier_run import begun_after, resumed_after
 from planner.runner.evaluation_text import evaluation_texts
 from planner.runner.local import Cluster, Local, LocalShape, Where, local_cluster
 from planner.runner.signals import ended_like_ctrl_c
@@ -48,7 +49,7 @@ class Start:
     """A checked start of a run. `plan_start` makes it, and `execute.run` takes it."""
 
     job: Job
-    """with absolute paths"""
+    """with absolute paths, and the commit that `after` stands for"""
     address: str
     """of a Ray cluster, or empty for a local one, which has none before it starts"""
     local: LocalShape | None
@@ -73,7 +74,7 @@ class Start:
     changes: tuple[str, ...]
     """what differs from the job that the run was made with, and the consequences, one text each"""
     begins: str
-    """`a new run`, or `resuming at step 8 of 60`"""
+    """`a new run`, `a new run from step 40 of /shared/sft`, or `resuming at step 8 of 60`"""
     opening: str
     """the first line that the run shows"""
     resume_command: str
@@ -144,13 +145,14 @@ def plan_start(
     with disk_watch(url, display.warn):
         newest = _newest(run)
     adapters = _check_model(written, job, display, file, command) if must else ""
+    job = _begun_after(job, newest.manifest, accept, display, must=must)
     data = _data_here(job, display, must=must)
     changes = _changes(job, run, newest.manifest, data, accept) if data and newest.manifest else ()
     if run.storage.exists("run.json"):
         run.identity()
     num_samples = data[1].num_samples if data else 0
     total = total_steps(job, num_samples)
-    begins = f"resuming at step {newest.manifest.step} of {total or '?'}" if newest.manifest else "a new run"
+    begins = f"resuming at step {newest.manifest.step} of {total or '?'}" if newest.manifest else _new_run(job)
     start = Start(
         job=job,
         address=where.address if isinstance(where, Cluster) else "",
@@ -180,6 +182,7 @@ def _with_place(start: Start, where: Where, display: Display) -> Start:
     """
     job, storage = start.job, start.run.storage
     require_free(is_local=isinstance(where, Local))
+    earlier = _resumed_after(start, display, must=isinstance(where, Local))
     local = _local(job, where, display)
     if job.is_own and start.num_samples:  # a cluster's nodes may have the file where this machine does not
         function_of(job.data.path, "train")
@@ -188,7 +191,36 @@ def _with_place(start: Start, where: Where, display: Display) -> Start:
         require_run_place(storage)  # last, because it is the only check that writes
     watches = f"{other.description} held this run, so the start would watch its lease first" if other else ""
     unseen = "" if start.num_samples else "the data cannot be read from here, so only the workers would check it"
-    return replace(start, local=local, notes=(*start.notes, *filter(None, (watches, unseen))))
+    return replace(start, local=local, notes=(*start.notes, *filter(None, (earlier, watches, unseen))))
+
+
+def _begun_after(job: Job, committed: Manifest | None, accept: frozenset[str], display: Display, *, must: bool) -> Job:
+    """The job with the commit of the earlier run that it goes on from. Unchanged without `after`.
+
+    Raises:
+        PlannerError: there is no such commit, or it does not suit the job.
+    """
+    if job.after is None:
+        return job
+    with display.doing("checking the earlier run"), disk_watch(job.after.run, display.warn):
+        return begun_after(job, committed, accept, must=must)
+
+
+def _resumed_after(start: Start, display: Display, *, must: bool) -> str:
+    """What could not be checked of the earlier run of a run that resumes. Empty if nothing, or without `after`.
+
+    Raises:
+        PlannerError: another run is there now, or it is not there and every generation needs it.
+    """
+    after = start.job.after
+    if after is None or start.committed is None:
+        return ""
+    with display.doing("checking the earlier run"), disk_watch(after.run, display.warn):
+        return resumed_after(start.job, must=must)
+
+
+def _new_run(job: Job) -> str:
+    return f"a new run from {job.after.text}" if job.after else "a new run"
 
 
 def _local(job: Job, where: Where, display: Display) -> LocalShape | None:

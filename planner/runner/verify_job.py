@@ -27,6 +27,7 @@ from planner.provenance.compare import (
 )
 from planner.provenance.identity import open_data
 from planner.provenance.split_randomness import outcome, randomness_checks, without_excuse
+from planner.provenance.stage import pinned
 from planner.rehearsal.local_workers import LocalWorkers
 from planner.rehearsal.stages import SizePhase, stages
 from planner.runner import execute
@@ -56,7 +57,7 @@ def rehearsal_of(job: Job, steps: int, *, on_gpus: bool = False) -> Job:
 
     On the CPU it trains without kernels that need a GPU. No GPU is asked of Ray in either case.
     """
-    job = absolute(job, "")
+    job = pinned(absolute(job, ""))
     kernels = job.train.kernels if on_gpus else "own"
     model = job.model
     if isinstance(model, HfModel) and model.attention in GPU_ATTENTION and not on_gpus:

@@ -71,7 +71,7 @@ def newest_commit(run: RunFolder, recorded: Mapping[str, str] | None = None) -> 
         manifest = readable(run, name) if recorded is None else run.manifest(name)
         if recorded is not None:
             run.require_digest(name, recorded.get(name, ""))
-        _require_there(run.storage, manifest)
+        require_there(run.storage, manifest)
         return manifest
 
     newest = newest_of(names, read, lost)
@@ -162,7 +162,7 @@ def newest_of(names: Iterable[str], read: Callable[[str], Manifest], lost: Itera
     return Newest(manifest=None, passed_over=tuple(passed_over), lost=tuple(lost))
 
 
-def _require_there(storage: Storage, manifest: Manifest) -> None:
+def require_there(storage: Storage, manifest: Manifest) -> None:
     """Check that every file of a commit is there with its size. Workers and the audit check the contents.
 
     Raises:

@@ -72,8 +72,13 @@ def require_lasting(job: Job) -> None:
 
     Raises:
         UserError: `checkpoint.path` is relative, so the run would be lost with that directory, or it is in one
-            process's memory.
+            process's memory. Or `after` is relative, and no run is sent.
     """
+    if job.after is not None and is_relative(job.after.run):
+        raise UserError(
+            f"after: {job.after.run} is relative, and runs are not sent with a job. Put that run on storage that all "
+            f"nodes see, and write its absolute path or URL: --set after.run=/shared/{Path(job.after.run).name}"
+        )
     if refusal := in_memory_text(job.run_path):
         raise UserError(refusal)
     if not is_relative(job.run_path):

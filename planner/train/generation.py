@@ -15,6 +15,7 @@ from planner.data.base import SampleDataset
 from planner.job import HfModel, Job, OwnModel
 from planner.train.batches import MakeBatch, token_batch
 from planner.train.custom_loop import train_own
+from planner.train.earlier_weights import EarlierWeights
 from planner.train.flops import StepFlops, step_flops
 from planner.train.hooks import GenerationEnd, Hooks
 from planner.train.lifecycle import Generation, WriteNote, begin, looping, make_sums
@@ -98,6 +99,20 @@ def _reference(generation: Generation, state: TrainState, note: WriteNote) -> Re
     return CachedReference(computing.table())
 
 
+def _earlier_weights(generation: Generation) -> EarlierWeights | None:
+    """The earlier run's weights, if the job has `after` and this generation's model needs them. All workers call it.
+
+    Raises:
+        PlannerError: on every worker, if they are not there, or are another model's.
+    """
+    job = generation.job
+    has_adapters = isinstance(job.model, HfModel) and job.model.lora is not None
+    if not generation.is_fresh and not has_adapters:
+        return None  # the run's own commit has all weights
+    what = "the first weights" if generation.is_fresh else "the weights below the adapters"
+    return EarlierWeights.of(job, generation.world, what)
+
+
 def make_state(generation: Generation) -> TrainState:
     """The sharded model of the job, its optimizer, and the sums of its gradients.
 
@@ -106,7 +121,7 @@ def make_state(generation: Generation) -> TrainState:
     """
     job, world = generation.job, generation.world
     is_fresh = generation.is_fresh
-    model = make_model(job.model, job.train, world, first_weights=is_fresh)
+    model = make_model(job.model, job.train, world, first_weights=is_fresh, earlier=_earlier_weights(generation))
     # A run that resumes has no weights before its commit is loaded. It was checked when it began.
     if is_fresh and isinstance(job.model, HfModel) and getattr(job.data, "packing", False):
         world.agree(partial(require_packed, cast("HfCausal", model)))

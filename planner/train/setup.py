@@ -9,12 +9,13 @@ from planner.data import model_files
 from planner.data.base import AnyDataset
 from planner.data.paths import model_stamps
 from planner.data.source_stamps import data_stamps
-from planner.job import Job, batch_sizes
+from planner.job import After, Job, batch_sizes
 from planner.job.step_schedule import StepSchedule, lengths
 from planner.order.order import Order
 from planner.plan import Plan, make_plan
 from planner.provenance.data_facts import data_facts
 from planner.provenance.identity import DEVICE, MODEL, identity_of, open_data
+from planner.provenance.stage import STAGE, require_pinned
 from planner.store.records import TrainingIdentity
 
 
@@ -67,11 +68,14 @@ class Setup:
     """hardware and torch, on which `bitwise` results depend. Empty in other jobs"""
     model: str = ""
     """fingerprint of the files of the first weights. Empty if the weights follow from the job alone"""
+    after: After | None = None
+    """the commit of an earlier run that the first weights are from"""
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """The facts about device, model files and data for the ledger and the manifests."""
-        facts = {DEVICE: self.device, MODEL: self.model, **data_facts(self.dataset, self.order)}
+        """The facts about device, model files, earlier run and data for the ledger and the manifests."""
+        stage = self.after and self.after.model_dump()
+        facts = {DEVICE: self.device, MODEL: self.model, STAGE: stage, **data_facts(self.dataset, self.order)}
         return {name: value for name, value in facts.items() if value}
 
 
@@ -91,4 +95,5 @@ def set_up(job: Job, world_size: int) -> Setup:
         lengths=lengths(job, order.num_samples),
         plan=make_plan(batch_sizes(job), world_size),
         model=model,
+        after=require_pinned(job),
     )

@@ -1,6 +1,7 @@
 """Makes and shards a job's model: FSDP2 per block, with gradients summed instead of averaged."""
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ from planner.job import GptModel, HfModel, Model, Train
 from planner.job.compute import VARLEN, kernels_of
 from planner.plan.commit_size import ModelShapes
 from planner.train.collectives import let_fsdp_sum_gradients, use_own_collectives
+from planner.train.earlier_weights import EarlierWeights
 from planner.train.models import varlen_attention
 from planner.train.models.blocks import compile_block
 from planner.train.models.first_weights import compute_buffers, draw, draw_adapters, read, stored_buffers
@@ -21,22 +23,28 @@ from planner.train.models.hf import HfCausal, bare_copy, build_for_shapes, build
 from planner.train.world import World
 
 
-def make_model(config: Model, train: Train, world: World, *, first_weights: bool = True) -> nn.Module:
+def make_model(
+    config: Model, train: Train, world: World, *, first_weights: bool = True, earlier: EarlierWeights | None = None
+) -> nn.Module:
     """A job's sharded model with its first weights, which are equal at every world size.
 
-    Without `first_weights`, trained parameters are uninitialised, for a commit to be loaded into them.
+    Without `first_weights`, trained parameters are uninitialised, for a commit to be loaded into them. With `earlier`,
+    the first weights are those of an earlier run, and else they are read from files or drawn.
 
     Raises:
         UserError: on every worker, if there is no such model, or it cannot be trained with the job's settings.
     """
     if isinstance(config, HfModel):
-        return _make_hf(config, train, world, first_weights=first_weights)
-    if first_weights:
+        return _make_hf(config, train, world, first_weights=first_weights, earlier=earlier)
+    if first_weights and earlier is None:
         return shard(build_model(config, train).to(world.device), world, train)
     assert isinstance(config, GptModel)
     with torch.device("meta"):  # weights that a commit replaces are neither drawn nor held whole
         model = shard(Gpt(config, activation_checkpointing=train.activation_checkpointing), world, train)
-    return model.to_empty(device=world.device)
+    model.to_empty(device=world.device)
+    if first_weights and earlier is not None:
+        world.agree(partial(earlier.fill, model))
+    return model
 
 
 def build_model(config: Model, train: Train) -> nn.Module:
@@ -48,7 +56,9 @@ def build_model(config: Model, train: Train) -> nn.Module:
         return Gpt(config, activation_checkpointing=train.activation_checkpointing)
 
 
-def _make_hf(config: HfModel, train: Train, world: World, *, first_weights: bool) -> nn.Module:
+def _make_hf(
+    config: HfModel, train: Train, world: World, *, first_weights: bool, earlier: EarlierWeights | None
+) -> nn.Module:
     """Build on the meta device, shard, then fill. A worker holds its shard and at most one more tensor or block."""
     if config.attention == VARLEN:
         world.agree(lambda: varlen_attention.require(world.device))
@@ -66,20 +76,33 @@ def _make_hf(config: HfModel, train: Train, world: World, *, first_weights: bool
         quantize(model.hf)
     shard(model, world, train)
     model.to_empty(device=world.device)
-    world.agree(lambda: _fill(config, model, bare, folder, train.seed, first_weights=first_weights))
+    world.agree(lambda: _fill(config, model, bare, folder, train.seed, first_weights=first_weights, earlier=earlier))
     return model
 
 
-def _fill(config: HfModel, model: HfCausal, bare: HfCausal, folder: Path, seed: int, *, first_weights: bool) -> None:
+def _fill(
+    config: HfModel,
+    model: HfCausal,
+    bare: HfCausal,
+    folder: Path,
+    seed: int,
+    *,
+    first_weights: bool,
+    earlier: EarlierWeights | None,
+) -> None:
     if config.lora is not None and first_weights:
         draw_adapters(model, bare, seed)
     # A commit holds only what is trained. The rest is read or drawn again in every generation.
-    all_is_trained = config.lora is None and not any(True for _ in stored_buffers(bare))
-    if first_weights or not all_is_trained:
+    needs_weights = first_weights or config.lora is not None
+    has_buffers = any(True for _ in stored_buffers(bare))
+    # An earlier run's commits hold no buffers either.
+    if has_buffers or (needs_weights and earlier is None):
         if config.weights == "random":
             draw(model, bare, blocks_of(bare), seed)
         else:
-            read(model, folder, buffers_only=config.lora is None and not first_weights)
+            read(model, folder, buffers_only=not needs_weights or earlier is not None)
+    if needs_weights and earlier is not None:
+        earlier.fill(model)
     compute_buffers(model, bare)
 
 

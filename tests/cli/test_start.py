@@ -273,6 +273,72 @@ def folders_in_the_place_of_files(place):
         (place.run / name).mkdir()
 
 
+@good
+def after_a_finished_run(place):
+    place.settings.append(f"after={place.run}")
+    place.at("fresh")
+
+
+@good
+def after_a_step(place):
+    place.settings.append(f'after={{run: "{place.run}", step: 2}}')
+    place.at("fresh")
+
+
+@place
+def after_a_step_without_a_commit(place):
+    place.settings.append(f'after={{run: "{place.run}", step: 3}}')
+    place.at("fresh")
+
+
+@place
+def after_another_manifest(place):
+    place.settings.append(f'after={{run: "{place.run}", manifest: "{"0" * 64}"}}')
+    place.at("fresh")
+
+
+@place
+def after_a_run_that_goes_on(place):
+    place.stack.enter_context(DriverLease(Storage(str(place.run)), "other", print))
+    after_a_finished_run(place)
+
+
+@place
+def after_a_run_without_its_last_commit(place):
+    max((place.run / "manifests").iterdir()).write_text("{")
+    after_a_finished_run(place)
+
+
+@place
+def after_a_run_without_files(place):
+    shutil.rmtree(place.run / "checkpoints")
+    after_a_finished_run(place)
+
+
+@place
+def after_no_run(place):
+    place.settings.append("after=nowhere")
+    place.at("fresh")
+
+
+@place
+def after_itself(place):
+    place.settings.append(f"after={place.run}")
+
+
+@place
+def after_another_model(place):
+    after_a_finished_run(place)
+    place.settings.append("model.layers=2")
+
+
+@place
+def after_a_run_that_it_did_not_begin_from(place):
+    """The run was made without `after`."""
+    shutil.copytree(place.run, place.tmp_path / "earlier")
+    place.settings.append("after=earlier")
+
+
 def _broken_folder(name, kind):
     def function(place):
         folder = place.run / name

@@ -13,7 +13,7 @@ from verifiers import load_script
 
 from planner.errors import StoreError
 from planner.files import read_job
-from planner.job import GptModel, HfModel, Job, Lora, Schedule
+from planner.job import After, GptModel, HfModel, Job, Lora, Schedule
 from planner.job.objectives import OURS
 from planner.job.optimizer import SGD, AdamW, RMSprop
 from planner.job.settings import Batch, Train, Workers
@@ -127,6 +127,7 @@ def settings():
         (f"train.{key}", Train.model_fields[key]) for key in ("clip_norm", "precision", "activation_checkpointing")
     ]
     fields += [("batch.max_micro", Batch.model_fields["max_micro"]), ("workers.cpus", Workers.model_fields["cpus"])]
+    fields.append(("after.manifest", After.model_fields["manifest"]))
     found = {}
     for key, field in fields:
         found.setdefault(key, []).append(... if field.is_required() else json.loads(json.dumps(field.default)))

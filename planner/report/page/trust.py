@@ -2,6 +2,7 @@
 
 from planner.base.text import counted
 from planner.provenance.audit import Audit
+from planner.provenance.stage import STAGE, stage_of
 from planner.report.page.html import Html, element, facts, folded, joined, paragraph
 from planner.report.page.run_values import ReportedRun
 from planner.report.page.sentences import batches, many
@@ -54,7 +55,8 @@ def _environment(run: ReportedRun) -> list[Html]:
     versions = ", ".join(f"{name} {version}" for name, version in sorted(story.versions.items()))
     pairs = [
         ("versions", versions or "not known: nothing was committed yet"),
-        *((name.replace("_", " "), str(value)) for name, value in sorted(about.items())),
+        *((name.replace("_", " "), str(value)) for name, value in sorted(about.items()) if name != STAGE),
+        ("after", began.whole_text if (began := stage_of(about)) else ""),
         ("hosts", ", ".join(story.hosts)),
         ("model", detail.model),
         ("objective", detail.objective),

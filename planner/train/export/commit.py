@@ -7,6 +7,7 @@ from planner.data import model_files
 from planner.errors import StoreError, UserError
 from planner.job import HfModel, Job
 from planner.provenance.identity import MODEL as MODEL_FACT
+from planner.provenance.stage import EarlierCommit, earlier_commit
 from planner.store.newest import named_and_lost, newest_commit, readable
 from planner.store.records import Manifest
 from planner.store.run_folder import RunFolder, commit_of
@@ -105,20 +106,21 @@ def export(
             f"{run.storage.url}: its model.kind is {job.model.kind}, and only kind hf can be exported. "
             "`planner.train.checkpoints.checkpoint.read` gives its tensors"
         )
-    if merge and job.model.lora is None:
-        raise UserError(f"{run.storage.url}: --merge puts adapters into the weights, and the run has none. Remove it")
-    if job.model.lora is not None and job.model.weights == "random":
-        raise UserError(
-            f"{run.storage.url}: its adapters belong to random weights (model.weights: random), which are in no file. "
-            "Such a run cannot be exported"
-        )
+    _require_complete(run, job, merge=merge)
     if target.exists():
         raise UserError(f"{target}: the folder exists already. Choose another one, or remove it first")
-    source = _source(run, manifest, job)
+    source, base = _source(run, manifest, job), _base(job)
     run.check_files(manifest.folder, manifest.files)
     with unfinished_folder(target) as half:
         writer = Writer(
-            run=run, manifest=manifest, model=job.model, source=source, folder=half, dtype=dtype, progress=progress
+            run=run,
+            manifest=manifest,
+            model=job.model,
+            source=source,
+            base=base,
+            folder=half,
+            dtype=dtype,
+            progress=progress,
         )
         what, files, num_tensors = writer.write(merge=merge)
         for file in half.iterdir():
@@ -134,6 +136,43 @@ def export(
         tensors=num_tensors,
         bytes=num_bytes,
     )
+
+
+def _require_complete(run: RunFolder, job: Job, *, merge: bool) -> None:
+    """Check that what an export writes is whole: weights, or adapters of weights that others have.
+
+    Raises:
+        UserError: it is not.
+    """
+    assert isinstance(job.model, HfModel)  # the caller checked
+    if merge and job.model.lora is None:
+        raise UserError(f"{run.storage.url}: --merge puts adapters into the weights, and the run has none. Remove it")
+    if job.model.lora is None:
+        return
+    if job.after is not None and not merge:
+        raise UserError(
+            f"{run.storage.url}: its adapters belong to the weights of an earlier run (after), which are in no folder. "
+            "Put them into these weights: --merge"
+        )
+    if job.after is None and job.model.weights == "random":
+        raise UserError(
+            f"{run.storage.url}: its adapters belong to random weights (model.weights: random), which are in no file. "
+            "Such a run cannot be exported"
+        )
+
+
+def _base(job: Job) -> EarlierCommit | None:
+    """The commit of an earlier run that has the weights below the adapters. None if the job has no such weights.
+
+    Raises:
+        StoreError: it is not there, or damaged.
+    """
+    assert isinstance(job.model, HfModel)  # the caller checked
+    if job.after is None or job.model.lora is None:
+        return None
+    base = earlier_commit(job, "the weights below the adapters")
+    base.run.check_files(base.manifest.folder, base.manifest.files)
+    return base
 
 
 def _source(run: RunFolder, manifest: Manifest, job: Job) -> Path:

@@ -15,6 +15,7 @@ from planner.base.version import VERSION
 from planner.data import model_files
 from planner.errors import StoreError, UserError
 from planner.job import HfModel
+from planner.provenance.stage import EarlierCommit
 from planner.store.records import Manifest
 from planner.store.run_folder import RunFolder
 from planner.train.checkpoints import checkpoint
@@ -56,6 +57,8 @@ class Writer:
     manifest: Manifest
     model: HfModel
     source: Path
+    base: EarlierCommit | None
+    """the commit of an earlier run that has the weights below the adapters. None: they are in `source`"""
     folder: Path
     dtype: DType
     progress: Progress
@@ -114,28 +117,40 @@ class Writer:
             yield transformers_name(name), tensor
 
     def _merged(self, bare: HfCausal) -> Iterator[tuple[str, Tensor]]:
-        """The weights of a run that trains adapters: the source's frozen weights plus what the adapters add."""
+        """The weights of a run that trains adapters: the frozen weights plus what the adapters add."""
         packed = {f"hf.{name}.weight" for name in quantizable(bare.hf)} if self.model.frozen == "nf4" else set()
         self._read_adapters(bare)
-        stored = model_files.stored_tensors(self.source)
         names = sorted(name for name, p in bare.named_parameters() if not bare.is_adapter(p))
+        frozen = self._frozen(bare, names) if self.base is None else self._of_earlier_run(self.base, names)
+        for done, (name, weight) in enumerate(zip(names, frozen, strict=True), 1):
+            layer = bare.get_submodule(name.rpartition(".base_layer.")[0])
+            # In 4 bits as the adapters were trained with it.
+            tensor = unpack(pack(weight), weight.shape[1], torch.float32) if name in packed else weight
+            if name.endswith(".base_layer.weight"):
+                tensor += private.delta_weight(layer)
+            self.progress(done, len(names))
+            yield transformers_name(name), tensor
+
+    def _frozen(self, bare: HfCausal, names: list[str]) -> Iterator[Tensor]:
+        """The weights of these names in the source's files."""
+        stored = model_files.stored_tensors(self.source)
         known: dict[str, Any] = {
             # Under all of their names: a file may hold a tied weight under any of them.
             transformers_name(name): p
             for name, p in bare.named_parameters(remove_duplicate=False)
         }
         in_files = private.names_in_model(bare.hf, stored, known)
-        for done, name in enumerate(names, 1):
+        for name in names:
             where = next(in_files[alias] for alias in _aliases(known, transformers_name(name)) if alias in in_files)
             tensor = torch.empty(stored[where].shape)
             read_rows(stored[where], slice(0, tensor.shape[0]), tensor)
-            layer = bare.get_submodule(name.rpartition(".base_layer.")[0])
-            if name in packed:
-                tensor = unpack(pack(tensor), tensor.shape[1], torch.float32)  # what the adapters were trained with
-            if name.endswith(".base_layer.weight"):
-                tensor += private.delta_weight(layer)
-            self.progress(done, len(names))
-            yield transformers_name(name), tensor
+            yield tensor
+
+    def _of_earlier_run(self, base: EarlierCommit, names: list[str]) -> Iterator[Tensor]:
+        """The weights of these names in a commit of a run without adapters, where the order is the same."""
+        found = checkpoint.read(base.run.storage, base.manifest, f"{MODEL}/")
+        committed = [name.replace(".base_layer.", ".") for name in names]
+        return (tensor for _, tensor in _paired(committed, found, base.manifest.name))
 
     def _adapter(self, bare: HfCausal) -> tuple[list[Path], int]:
         """Write adapters in peft's layout. Returns the files and the number of tensors."""

@@ -1,6 +1,6 @@
 """The reference model, which gives the log-probabilities that a policy is held to: its first weights, or another model.
 
-It is not in checkpoints, because its weights follow from the job.
+It is not in checkpoints, because its weights follow from the job, or are in the earlier run's commit (`after`).
 """
 
 from typing import Protocol, cast
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from planner.base import progress_counter
 from planner.job import GptModel, HfModel, Job
+from planner.train.earlier_weights import EarlierWeights
 from planner.train.log_probs import log_probs, no_training
 from planner.train.sample_batches import Sequences
 from planner.train.shard import make_model
@@ -74,7 +75,8 @@ def make_reference_model(job: Job, world: World) -> nn.Module:
         if (other := job.reference.model) is not None:
             changes = {"path": other, "revision": None, "weights": "pretrained", "frozen": "fp32"}
             config = config.model_copy(update=changes)
-    model = make_model(config, job.train, world).requires_grad_(requires_grad=False)
+    earlier = EarlierWeights.of(job, world, "the reference") if job.reference.model is None else None
+    model = make_model(config, job.train, world, earlier=earlier).requires_grad_(requires_grad=False)
     # So that the controller does not take a long pass of the reference for a hang.
     model.register_forward_pre_hook(progress_counter.count_work)
     return model
