@@ -102,7 +102,7 @@ class StoredSet(StoredModel):
 
 
 class EvaluationFact(StoredModel):
-    """The data set of its own that a run evaluates on. Headers and manifests have it in their facts, as `evaluation`."""
+    """The data set of its own that a run evaluates on: the fact `evaluation` of headers and manifests."""
 
     samples: Count
     """how many of its rows are evaluated"""
