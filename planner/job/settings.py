@@ -154,8 +154,7 @@ class Eval(Section):
 
     samples: _Samples = Field(
         default=0,
-        description="samples to evaluate on, or a part of the rows such as 5%, rounded up. They are held out of "
-        "training, or are rows of eval.data. 0 means no evaluation, or all rows of eval.data",
+        description="samples held out of training, or those of eval.data to use. 0 means none, or all of eval.data",
     )
     data: Rows | None = Field(
         default=None,
