@@ -11,7 +11,7 @@ from planner.data.open import sets_of
 from planner.data.sample_sets import SampleSet, SetRows
 from planner.events.resuming import EvaluationChanged
 from planner.order.order import Order, chosen_in
-from planner.store.data_facts import StoredEvaluation, StoredSet, evaluation_in, facts_of, sets_in
+from planner.store.data_facts import StoredEvaluation, StoredSet, evaluation_in, facts_about, sets_in
 
 _MOST_NAMED = 5
 
@@ -20,7 +20,7 @@ def data_facts(dataset: AnyDataset, order: Order) -> dict[str, Any]:
     """The facts about a job's data, as JSON values. Empty if it is one data set, of which samples are held out."""
     sets = sets_of(dataset)
     evaluation = _evaluation(dataset, order.num_held_out) if isinstance(dataset, WithEvaluation) else None
-    return facts_of(_stored(sets, order.set_held_out) if sets else (), evaluation)
+    return facts_about(_stored(sets, order.set_held_out) if sets else (), evaluation)
 
 
 def _evaluation(dataset: WithEvaluation, num_samples: int) -> StoredEvaluation:

@@ -42,7 +42,7 @@ _SETS: TypeAdapter[tuple[StoredSet, ...]] = TypeAdapter(Annotated[tuple[StoredSe
 _EVALUATION: TypeAdapter[StoredEvaluation] = TypeAdapter(StoredEvaluation)
 
 
-def facts_of(sets: Sequence[StoredSet], evaluation: StoredEvaluation | None) -> dict[str, Any]:
+def facts_about(sets: Sequence[StoredSet], evaluation: StoredEvaluation | None) -> dict[str, Any]:
     """The facts as JSON values. A fact that there is not has no key."""
     facts = {SETS: [each.model_dump(mode="json") for each in sets]} if sets else {}
     return facts | ({EVALUATION: evaluation.model_dump(mode="json")} if evaluation else {})

@@ -5,7 +5,7 @@ from sample_sets import write_rows
 from test_objectives import measured, sample_job
 from worker_functions import records, run_job
 
-from planner.errors import ResumeRefused
+from planner.errors import ResumeRefused, TrainingFailed
 from planner.job import Job
 from planner.provenance.audit import audit
 from planner.provenance.identity import open_data
@@ -133,3 +133,18 @@ def test_a_mixture_is_trained_and_audited_at_every_size(workers, tmp_path):
     assert [(each["rows"], each["evaluated"]) for each in facts["sets"]] == [(15, 3), (5, 1)]
     run = RunFolder(Storage(str(tmp_path / "resized")))
     assert [run.manifest(name).facts for name in run.commits()] == [facts, facts]
+
+
+def run_with_other_rows(rank, job, url):
+    """The last of two nodes has another file at the path of `eval.data`."""
+    rows = job.eval.data.model_copy(update={"path": f"{job.eval.data.path}.{rank}"})
+    return run_job(rank, job.model_copy(update={"eval": job.eval.model_copy(update={"data": rows})}), url)
+
+
+def test_workers_with_other_evaluations_are_refused(workers, tmp_path):
+    """Before the first step: the training rows are the same, and the losses would be of other samples."""
+    job = evaluated_job(tmp_path, "sft")
+    for rank, number in enumerate((11, 10)):
+        write_rows(tmp_path / f"test.jsonl.{rank}", "chat", num_rows=number)
+    with pytest.raises(TrainingFailed, match="the data differs between workers"):
+        workers.run(run_with_other_rows, 2, job, str(tmp_path / "run"))

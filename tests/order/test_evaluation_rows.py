@@ -42,7 +42,7 @@ def test_chosen_rows_are_distinct_and_of_each_set_in_proportion(sizes, data):
 def test_chosen_rows_are_those_that_would_be_held_out():
     """A choice of a test split is the one that an order of that split makes. All rows keep their order."""
     assert np.array_equal(chosen_rows((100,), 10), Order(num_rows=100, num_held_out=10, seed=5).held_out_rows(0, 10))
-    assert chosen_rows((3, 4), 7).tolist() == list(range(7))
+    assert chosen_rows((9, 4), 13).tolist() == list(range(13))
 
 
 def test_the_rows_of_each_set_to_train_on():
