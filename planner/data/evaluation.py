@@ -1,5 +1,6 @@
 """Training rows, with rows of another data set for evaluation behind them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -7,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.data.base import AnyDataset, RowContribution, sample_row_counts
+from planner.data.lazy_sets import OnDemandSet
 from planner.data.sample_sets import SampleSet, SetRows
 from planner.data.samples import Sample
 
@@ -15,7 +17,7 @@ from planner.data.samples import Sample
 class WithEvaluation:
     """Rows `[0, training.num_rows)` are those of `training`. The chosen rows of `evaluation` follow them."""
 
-    training: SampleSet
+    training: SampleSet | OnDemandSet
     evaluation: SampleSet
     chosen: NDArray[np.int64]
     """rows of `evaluation` to evaluate on, shape `(num_evaluated,)`"""
@@ -51,6 +53,12 @@ class WithEvaluation:
         """The row's sample."""
         behind = row - self.training.num_rows
         return self.training.sample(row) if behind < 0 else self.evaluation.sample(int(self.chosen[behind]))
+
+    def samples(self, rows: Sequence[int]) -> list[Sample]:
+        """The rows' samples."""
+        if all(row < self.training.num_rows for row in rows):
+            return self.training.samples(rows)
+        return [self.sample(row) for row in rows]
 
     def evidence(self, row: int) -> RowContribution:
         """The counts of the row's sample."""

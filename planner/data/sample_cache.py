@@ -1,9 +1,10 @@
 """A cache of tokenized rows on this machine's disk: the first process tokenizes, later ones map its result.
 
-Each data set has a folder. Its name is a digest of everything that the samples depend on: the files with their sizes
-and times, the job's settings, the tokenizer, this code. The content is checked against its digest. If it is wrong, or
-the disk fails, rows are tokenized again. `PLANNER_CACHE` names another place. The cache is private unless its folder
-already exists with other permissions. Users who can write to it can replace samples.
+It also keeps indexes of rows (`row_index`). Each data set has a folder. Its name is a digest of everything that the
+samples depend on: the files with their sizes and times, the job's settings, the tokenizer, this code. The content is
+checked against its digest. If it is wrong, or the disk fails, rows are tokenized again. `PLANNER_CACHE` names another
+place. The cache is private unless its folder already exists with other permissions. Users who can write to it can
+replace samples.
 """
 
 import contextlib
@@ -17,13 +18,14 @@ import uuid
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from planner.base.disk import cache_folder
 from planner.base.format_versions import STORED, refusal
 from planner.base.json_text import read_json_object
 from planner.base.permissions import make_folder, opener_within
 from planner.base.wait_reports import WaitReports
+from planner.data.row_index import RowIndex
 from planner.data.sample_sets import ChatSet, FeedbackSet, PackedSet, PairSet, SampleSet, SetRows, samples_digest
 from planner.data.shared_array import SharedArray
 
@@ -33,35 +35,40 @@ _log = logging.getLogger(__name__)
 LEAST_BYTES = 16 * 2**20
 # Of what describes the samples: names, digests, counts and notes.
 _MAX_FACTS_BYTES = 2**24
-# Number of data sets that are kept: the last used ones.
-_MOST = 8
+SAMPLES, INDEXES = "samples", "row-indexes"
+"""the folders of both in the cache"""
+# Number of data sets that are kept: the last used ones. An index is small, and a mixture has one for each of its sets.
+_MOST, _MOST_INDEXES = 8, 500
 # Enough to tokenize gigabytes of text, and less than the timeout of a worker group's first step.
 _LOCK_MOST_S = 1800.0
 _LOCK_AGAIN_S = 0.2
 _SAID_AFTER_S = 30.0
-_CLASSES = {made.__name__: made for made in (ChatSet, FeedbackSet, PackedSet, PairSet)}
+_CLASSES = {made.__name__: made for made in (ChatSet, FeedbackSet, PackedSet, PairSet, RowIndex)}
+_Kept = TypeVar("_Kept", bound=SampleSet | RowIndex)
 
 
 def cached(
-    facts: tuple[object, ...], num_bytes: int, make: Callable[[], SampleSet], waits: Callable[[], None] = lambda: None
-) -> SampleSet:
-    """The cached samples, or the result of `make`, which is then cached.
+    facts: tuple[object, ...],
+    num_bytes: int,
+    make: Callable[[], _Kept],
+    waits: Callable[[], None] = lambda: None,
+    *,
+    folder: str = SAMPLES,
+) -> _Kept:
+    """The cached samples or index, or the result of `make`, which is then cached.
 
     Args:
         facts: everything that the samples depend on, except this code.
         num_bytes: size of the source files. Small data is not cached.
         make: makes the samples. Its errors are not caught.
         waits: called repeatedly while another process makes these samples, to show that this process is alive.
+        folder: `SAMPLES` or `INDEXES`.
     """
     if num_bytes < LEAST_BYTES:
         return make()
-    place = _folder() / sha256(repr((_code_digest(), *facts)).encode()).hexdigest()
+    place = cache_folder() / folder / sha256(repr((_code_digest(), *facts)).encode()).hexdigest()
     with _locked(place, waits):
         return _load(place) or _store(make(), place)
-
-
-def _folder() -> Path:
-    return cache_folder() / "samples"
 
 
 def _code_digest() -> str:
@@ -106,7 +113,7 @@ def _lock(file: IO[str], waits: Callable[[], None]) -> None:
         time.sleep(_LOCK_AGAIN_S)
 
 
-def _load(place: Path) -> SampleSet | None:
+def _load(place: Path) -> Any:
     """The samples in a folder, None if they are missing or altered."""
     with contextlib.suppress(OSError, ValueError, AttributeError, KeyError, TypeError):
         facts = read_json_object(place / "set.json", _MAX_FACTS_BYTES)
@@ -119,13 +126,15 @@ def _load(place: Path) -> SampleSet | None:
         if samples_digest("kept", *arrays.values()) == facts["digest"]:
             # `_forget_old` goes by this time.
             os.utime(place)
-            fields: dict[str, Any] = {**facts["fields"], **arrays, "notes": tuple(facts["fields"]["notes"])}
-            fields["sets"] = tuple(SetRows(*each) for each in facts["fields"]["sets"])
+            fields: dict[str, Any] = {**facts["fields"], **arrays}
+            if facts["class"] != RowIndex.__name__:
+                fields["notes"] = tuple(fields["notes"])
+                fields["sets"] = tuple(SetRows(*each) for each in fields["sets"])
             return _CLASSES[facts["class"]](**fields)
     return None
 
 
-def _store(made: SampleSet, place: Path) -> SampleSet:
+def _store(made: _Kept, place: Path) -> _Kept:
     """Write the samples to `place`, and return them mapped from there. If the disk fails, return them from memory."""
     arrays = made.arrays
     facts = {
@@ -157,6 +166,6 @@ def _store(made: SampleSet, place: Path) -> SampleSet:
 def _forget_old(folder: Path) -> None:
     """Remove all but the last used data sets. Processes that map one can continue to read it."""
     places = sorted((p for p in folder.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime, reverse=True)
-    for place in places[_MOST:]:
+    for place in places[_MOST_INDEXES if folder.name == INDEXES else _MOST :]:
         shutil.rmtree(place, ignore_errors=True)
         place.with_suffix(".lock").unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from typing import Any
 from planner.base.text import counted
 from planner.data.base import AnyDataset, Progress, no_progress
 from planner.data.evaluation import WithEvaluation, training_part
+from planner.data.lazy_sets import OnDemandSet
 from planner.data.open import open_dataset, open_evaluation, sets_of
 from planner.data.sample_sets import SampleSet
 from planner.errors import DataError, ResumeRefused, UserError
@@ -31,7 +32,7 @@ def open_data(job: Job, progress: Progress = no_progress) -> tuple[AnyDataset, O
     """
     dataset = training = open_dataset(job.data, job.model, progress)
     if (evaluation := open_evaluation(job, progress)) is not None:
-        assert isinstance(training, SampleSet)  # the job was validated when it was made
+        assert isinstance(training, SampleSet | OnDemandSet)  # the job was validated when it was made
         sizes = tuple(each.num_rows for each in evaluation.sets) or (evaluation.num_rows,)
         chosen = chosen_rows(sizes, _num_evaluated(job, evaluation.num_rows))
         dataset = WithEvaluation(training=training, evaluation=evaluation, chosen=chosen)

@@ -106,6 +106,10 @@ def place_of(source: DatasetSource, kind: Kind) -> Place:
     """Where the rows of a data set are, and what loads them. Only the first row of a file is read."""
     if source.loader is not None:
         return Place(keys={"path": LOADERS[source.loader].path, "split": source.wanted_split, "loader": source.loader})
+    return _place_of_name(source, kind)
+
+
+def _place_of_name(source: DatasetSource, kind: Kind) -> Place:
     path = expanded(source.name)
     try:
         if is_file(path):
@@ -118,15 +122,15 @@ def place_of(source: DatasetSource, kind: Kind) -> Place:
         return Place()
     if source.files is None and _is_path(source.name):
         return _missing(source)
-    if source.files is None and source.folder is None and is_hub_name(source.name):
+    if source.files is None and is_hub_name(source.name):
         return Place(keys=_named(source))
     return Place(load=f"load_dataset({_arguments(source)})")
 
 
 def _named(source: DatasetSource) -> dict[str, str]:
     """A data set with the hub's layout as a job names it."""
-    config = {"config": source.config} if source.config else {}
-    return {"path": source.name, **config, "split": source.wanted_split}
+    given = {"config": source.config, "folder": source.folder}
+    return {"path": source.name, **{key: value for key, value in given.items() if value}, "split": source.wanted_split}
 
 
 def short_name(name: str) -> str:
