@@ -106,6 +106,10 @@ def closing_text(job: Job, result: RunResult) -> str:
         return f"interrupted: {result.committed}. Resume with: {result.resume_command}"
     code = ["--code", as_submitted(job.data.path)] if job.is_own else []
     again = shlex.join(["planner", "audit", result.url, *code])
-    export = ["planner", "export", result.url, "-o", f"models/{job.name}"]
-    more = f"\nExport it for transformers: {shlex.join(export)}" if isinstance(job.model, HfModel) else ""
+    more = ""
+    if isinstance(job.model, HfModel):
+        # Adapters over the weights of an earlier run belong to no folder.
+        merge = ["--merge"] if job.model.lora is not None and job.after is not None else []
+        export = ["planner", "export", result.url, "-o", f"models/{job.name}", *merge]
+        more = f"\nExport it for transformers: {shlex.join(export)}"
     return f"finished: {result.total_steps} steps committed in {result.url}. Check it: {again}{more}"

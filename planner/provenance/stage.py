@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.base.disk import absolute_url
-from planner.errors import ResumeRefused, StoreError, UserError
+from planner.errors import ResumeRefused, StoreError, Unreachable, UserError
 from planner.job import After, HfModel, Job
 from planner.provenance.identity import MODEL
 from planner.store.lease import driver_state, newest_lease
@@ -221,13 +221,17 @@ def _named(run: RunFolder, after: After) -> str:
     """The name of the pinned commit. Empty if the run has no such commit.
 
     Raises:
-        StoreError: there is no run.
+        StoreError: there is no run, or it cannot be read now.
     """
     run.identity()
     for name in (name for name in run.commits() if commit_of(name)[0] == after.step):
-        with suppress(StoreError):
+        try:
             if run.manifest_digest(name) == after.manifest:
                 return name
+        except Unreachable:
+            raise  # it may well be the commit
+        except StoreError:  # torn
+            continue
     return ""
 
 

@@ -35,8 +35,8 @@ from planner.train.world import World
 _NAMED = 3
 # Keys of a configuration that change neither a model's tensors nor how it computes with them.
 _FREE = frozenset(
-    {"_name_or_path", "bos_token_id", "dtype", "eos_token_id", "initializer_range", "pad_token_id", "torch_dtype"}
-    | {"transformers_version", "use_cache"}
+    {"_name_or_path", "architectures", "bos_token_id", "dtype", "eos_token_id", "initializer_range", "pad_token_id"}
+    | {"torch_dtype", "transformers_version", "use_cache"}
 )
 _GPT = ("layers", "width", "heads", "context", "tied_embeddings")
 # URLs and digests of the commits whose files this process has read once to check them. A resize need not do it again.

@@ -1,12 +1,15 @@
 """A run that goes on from an earlier run (`after`), by the commands: its start, its resume, and what they tell."""
 
 import json
+import runpy
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from planner.errors import Unreachable
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
@@ -156,6 +159,31 @@ def test_an_audit_finds_another_commit_on_record(stages, where):
         job = job.model_copy(update={"after": None})
     (finding,) = _check_stage(header, job)
     assert finding.startswith("generation 1: it began from step ")
+
+
+def test_the_script_finds_another_commit_on_record(stages):
+    """`docs/verify_run.py` compares the header with its job, too."""
+    script = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "docs" / "verify_run.py")))
+    header = script.read_header(stages.run, 1)
+    job = script.read_job(stages.run, header["job_digest"])
+    assert list(script.check_settings(header, {}, job, [])) == []
+    header["facts"]["after"]["step"] = 2
+    assert list(script.check_settings(header, {}, job, [])) == ["another earlier run is on record than its job has"]
+
+
+def test_a_store_that_does_not_answer_is_no_other_run(cli, stages, monkeypatch):
+    """The commit may well be there: the run goes on, and says that it was not looked at."""
+    real = RunFolder.manifest_digest
+
+    def away(self, name):
+        if self.storage.url == str(stages.earlier):
+            raise Unreachable("the disk does not answer")
+        return real(self, name)
+
+    monkeypatch.setattr(RunFolder, "manifest_digest", away)
+    shown = cli("run", stages.job, "--nodes", "1", "--dry-run")
+    assert shown.code == 0, shown.err
+    assert "cannot be checked (the disk does not answer)" in shown.out
 
 
 def test_a_relative_run_is_not_sent(cli, stages):

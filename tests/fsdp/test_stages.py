@@ -126,14 +126,14 @@ def test_a_run_goes_on_from_the_weights_of_another(workers, rows, models, earlie
     assert all(header["facts"]["after"] == began.model_dump() for header in records(tmp_path, "generation"))
 
 
-@pytest.mark.parametrize("size", [1, 3])
-def test_first_weights_of_a_gpt_are_those_of_the_commit(workers, rows, models, earlier, size):
-    """To the last bit, at another number of workers."""
+@pytest.mark.parametrize(("size", "scheme"), [(1, ""), (3, "file://")])
+def test_first_weights_of_a_gpt_are_those_of_the_commit(workers, rows, models, earlier, size, scheme):
+    """To the last bit, at another number of workers, from a folder and from a URL."""
     from planner.train.checkpoints.checkpoint import read
 
     run = run_of(earlier["gpt"])
     saved = read(run.storage, run.manifest(run.commits()[-1]), "model/")
-    job = stage(rows, models["gpt"][0], DPO, after=earlier["gpt"])
+    job = stage(rows, models["gpt"][0], DPO, after=f"{scheme}{earlier['gpt']}")
     found = workers.run(first_weights, size, job, "")[0]
     same(found, {name.removeprefix("model/"): tensor for name, tensor in saved})
 
@@ -264,6 +264,17 @@ def test_a_run_of_adapters_is_refused(workers, rows, models, tmp_path):
     workers.run(run, 2, adapters, str(tmp_path / "sft"))
     with pytest.raises(UserError, match=r"trained adapters.* planner export .*/sft -o FOLDER --merge"):
         workers.run(run, 2, stage(rows, model, DPO, after=tmp_path / "sft"), str(tmp_path / "dpo"))
+
+
+def test_a_run_that_is_not_finished_is_refused_without_a_step(workers, rows, models, tmp_path):
+    """It says which step to name, and then that one is used."""
+    model, run = models["gpt"]
+    workers.run(run, 2, stage(rows, model), str(tmp_path / "sft"), 2)
+    with pytest.raises(UserError, match=r"is not finished \(its newest commit is of step 2 of 4\)\. .*step: 2\}"):
+        stage(rows, model, DPO, after=tmp_path / "sft")
+    job = stage(rows, model, DPO, after={"run": str(tmp_path / "sft"), "step": 2})
+    workers.run(run, 2, job, str(tmp_path / "dpo"))
+    assert len(records(tmp_path / "dpo")) == 4
 
 
 def test_a_job_that_no_start_has_pinned_is_refused(workers, rows, models, earlier, tmp_path):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from planner.cli.run_command import closing_text
-from planner.job import Job
+from planner.job import After, Job, Lora
 from planner.provenance.identity import identity_of, job_changes
 from planner.runner.execute import RunResult
 from planner.store.jobs import job_digest, job_file
@@ -51,6 +51,15 @@ def test_it_is_the_same_job_wherever_ray_unpacks_it(sections):
     assert identity_of(second, Data, Data) == identity
     stored = Job.model_validate({key: value for key, value in json.loads(job_file(second)).items() if key != "format"})
     assert identity_of(stored, Data, Data, is_stored=True) == identity
+
+
+def test_a_run_of_adapters_that_went_on_from_another_run_is_exported_merged():
+    """Its adapters belong to weights that are in no folder."""
+    job = unpacked(HF, 1).model_copy(update={"after": After(run="/shared/sft")})
+    result = RunResult(url="/shared/run", step=4, total_steps=4, committed="", resume_command="")
+    assert closing_text(job, result).endswith("planner export /shared/run -o models/sent")
+    job = job.model_copy(update={"model": job.model.model_copy(update={"lora": Lora()})})
+    assert closing_text(job, result).endswith("planner export /shared/run -o models/sent --merge")
 
 
 def test_a_run_of_an_earlier_version_is_still_audited_with_the_paths_that_it_stored():
