@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from planner.errors import MAX_CHARS, lines_within, shortened
 
+NO_SKIP = "data.tokenize: ahead with data.bad_rows: skip"
+"""the settings that leave bad rows out, for a job that tokenizes on demand"""
 _NAMED = 5
 # A reason may quote the data, and there may be a million reasons.
 _MAX_PLACE, _MAX_REASON = 200, 300
@@ -17,6 +19,9 @@ class BadRows:
 
     found: list[tuple[str, str]] = field(default_factory=list)
     """(place, reason) in the order of the files"""
+    what: str = "rows"
+    instead: str = "data.bad_rows: skip"
+    """the settings that leave such rows out"""
 
     def add(self, where: str, reason: object) -> None:
         """Add a row by its place and the reason."""
@@ -31,8 +36,8 @@ class BadRows:
             f"  {where}: {'the same' if reason == before else reason}"
             for (where, reason), before in zip(self.found[:_NAMED], reasons, strict=False)
         ]
-        fix = "Correct them" if count == num_rows else "Correct them, or write data.bad_rows: skip"
-        head = f"data.path: {count} of {num_rows} rows cannot be used. {fix}"
+        fix = "Correct them" if count == num_rows else f"Correct them, or write {self.instead}"
+        head = f"data.path: {count} of {num_rows} {self.what} cannot be used. {fix}"
         return "\n".join([head, *lines_within(lines, count, MAX_CHARS - len(head) - 1, indent="  ")])
 
     def note(self, num_rows: int) -> str:

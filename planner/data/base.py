@@ -1,7 +1,7 @@
 """The protocols of all data sets, and what a row adds to the evidence of a step. It knows no kind of data."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -76,6 +76,14 @@ class SampleDataset(AnyDataset, Protocol):
 
     def sample(self, row: int) -> Sample:
         """The row's sample: `Text` for chat data, `Pair` for pairs, `Feedback` for feedback.
+
+        Raises:
+            DataError: the files have changed since the data set was opened.
+        """
+        ...
+
+    def samples(self, rows: Sequence[int]) -> list[Sample]:
+        """The samples of rows, in this order. Rows that are tokenized on demand are tokenized together.
 
         Raises:
             DataError: the files have changed since the data set was opened.

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from planner.data.bad_rows import BadRows
+from planner.data.bad_rows import NO_SKIP, BadRows
 from planner.data.base import Progress
 from planner.data.examples import BadRow, Example, PlainText, PromptCompletions
-from planner.data.formats import RowFormat, format_of
 from planner.data.hf_tokenizer import HfTokenizer
 from planner.data.mixture import times_used, used_rows
+from planner.data.one_format import OneFormat
 from planner.data.packing import pack
 from planner.data.row import Row
 from planner.data.row_files import package_code_digests
@@ -65,17 +65,17 @@ def _tokenized(
     """The samples of all sets. Each set is tokenized, checked and packed by itself."""
     opened = [open_rows(each, data.kind) for each in data.sets]
     if not data.mixture:
-        return _tokenized_set(_RowTokenizer(data, data.sets[0], context, tokenizer), opened[0].read(), progress)
+        return _tokenized_set(RowTokenizer(data, data.sets[0], context, tokenizer), opened[0].read(), progress)
     found = [rows.count() for rows in opened]
     named = []
     for each, rows, num_rows, used in zip(data.sets, opened, found, used_rows(data.sets, found), strict=True):
         times = None if used == num_rows else times_used(num_rows, used, data.seed)
-        tokenized = _tokenized_set(_RowTokenizer(data, each, context, tokenizer), rows.read(times), progress)
+        tokenized = _tokenized_set(RowTokenizer(data, each, context, tokenizer), rows.read(times), progress)
         named.append((each.name, tokenized))
     return joined(named)
 
 
-def _tokenized_set(opening: "_RowTokenizer", rows: Iterator[Row], progress: Progress) -> SampleSet:
+def _tokenized_set(opening: "RowTokenizer", rows: Iterator[Row], progress: Progress) -> SampleSet:
     while batch := list(islice(rows, _ROWS_PER_BATCH)):
         progress(*batch[0].read)
         opening.add(batch)
@@ -89,19 +89,25 @@ class _Rendered:
     is_desirable: bool
 
 
-class _RowTokenizer:
+class RowTokenizer:
     """Takes rows in order, and collects their samples in arrays."""
 
     def __init__(
-        self, data: ChatData | PairsData | FeedbackData, source: RowSource, context: int, tokenizer: Tokenizer
+        self,
+        data: ChatData | PairsData | FeedbackData,
+        source: RowSource,
+        context: int,
+        tokenizer: Tokenizer,
+        one: OneFormat | None = None,
     ) -> None:
         self._data, self._path, self._tokenizer = data, source.path, tokenizer
         self._limits = LengthLimits(context=context, max_prompt=data.max_prompt, side=data.cut_prompt)
         self._tokens, self._ends, self._marks = SharedArray.new("<i4"), SharedArray.new("<i8"), SharedArray.new("?")
         self._end = self._num_rows = self._num_samples = self._num_cut = self._tokens_cut = self._num_apart = 0
-        self._format: tuple[RowFormat, str] | None = None
-        """format and place of the first row that has a known format"""
-        self._bad_rows = BadRows()
+        self._format = one or OneFormat(data.kind)
+        self.bad_rows = (
+            BadRows(what="rows that were tried", instead=NO_SKIP) if data.tokenize == "on_demand" else BadRows()
+        )
 
     # -- from rows to tokens
 
@@ -124,7 +130,7 @@ class _RowTokenizer:
             try:
                 keep(is_desirable=each.is_desirable)
             except BadRow as error:
-                self._bad_rows.add(each.where, error)
+                self.bad_rows.add(each.where, error)
 
     def _rendered(self, row: Row) -> list[_Rendered]:
         """The row's examples as text: none for a bad row, two for a pair used as feedback."""
@@ -132,23 +138,13 @@ class _RowTokenizer:
             examples = self._examples(row)
             texts = [self._tokenizer.render(each, is_marked=self._is_marked(each)) for each in examples]
         except BadRow as error:
-            self._bad_rows.add(row.where, error)
+            self.bad_rows.add(row.where, error)
             return []
         desirable = [isinstance(each, PromptCompletions) and each.is_desirable for each in examples]
         return [_Rendered(where=row.where, text=t, is_desirable=d) for t, d in zip(texts, desirable, strict=True)]
 
     def _examples(self, row: Row) -> list[Example]:
-        if row.flaw:
-            raise BadRow(row.flaw)
-        found = format_of(row.fields, self._data.kind)
-        if self._format is None:
-            self._format = found, row.where
-        elif found is not self._format[0]:
-            raise DataError(
-                f"{row.where}: a row of {found.name}, after rows of {self._format[0].name} ({self._format[1]}). "
-                "Write all rows in one format"
-            )
-        return found.read(row.fields, self._data.kind)
+        return self._format.of(row).read(row.fields, self._data.kind)
 
     def _is_marked(self, example: Example) -> bool:
         """Whether only the assistant's tokens have loss."""
@@ -242,8 +238,8 @@ class _RowTokenizer:
         Raises:
             DataError: rows cannot be used and the job does not skip them, or no row can be used.
         """
-        if self._bad_rows.found and (self._data.bad_rows == "refuse" or not self._num_samples):
-            raise DataError(self._bad_rows.refusal(self._num_rows))
+        if self.bad_rows.found and (self._data.bad_rows == "refuse" or not self._num_samples):
+            raise DataError(self.bad_rows.refusal(self._num_rows))
         if not self._num_samples:
             raise DataError.of("data.path", f"{self._path!r} holds no rows")
         tokens, ends, marks, context = self._tokens, self._ends, self._marks, self._limits.context
@@ -259,7 +255,7 @@ class _RowTokenizer:
         return FeedbackSet(**vars(conversations))
 
     def _notes(self) -> tuple[str, ...]:
-        notes = [self._bad_rows.note(self._num_rows)] if self._bad_rows.found else []
+        notes = [self.bad_rows.note(self._num_rows)] if self.bad_rows.found else []
         if self._num_apart:
             notes.append(
                 f"{self._num_apart} of {self._num_rows} conversations are tokenized piece by piece, because a token of "

@@ -69,7 +69,7 @@ def load_set(source: RowSource) -> Any:
     is_hubs = is_hub_name(source.path)
     path = source.path if is_hubs else str(expanded(source.path).absolute())
     try:
-        with _quiet(datasets), _cache_only(datasets) if is_hubs and _is_out_of_reach(source) else nullcontext():
+        with quiet(datasets), _cache_only(datasets) if is_hubs and _is_out_of_reach(source) else nullcontext():
             loaded = datasets.load_dataset(
                 path, source.config, data_dir=source.folder, split=source.split, revision=source.revision
             )
@@ -103,7 +103,7 @@ def cached_files(loaded: Any) -> tuple[Path, ...]:
 
 
 @contextmanager
-def _quiet(datasets: Any) -> Iterator[None]:
+def quiet(datasets: Any) -> Iterator[None]:
     """Without the library's progress bars, which would cross planner's."""
     is_shown = not datasets.utils.are_progress_bars_disabled()
     datasets.disable_progress_bars()

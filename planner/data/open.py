@@ -3,6 +3,7 @@
 from planner.data.base import AnyDataset, Progress, no_progress
 from planner.data.conversations import open_conversations
 from planner.data.jsonl import JsonlDataset
+from planner.data.lazy_sets import open_on_demand
 from planner.data.sample_sets import SetRows
 from planner.data.text_files import TextDataset
 from planner.data.tokens import TokensDataset
@@ -27,7 +28,8 @@ def open_dataset(data: Data, model: Model, progress: Progress = no_progress) -> 
         case JsonlData():
             return JsonlDataset.open(data.path, data.field, model.context, progress)
         case _:
-            return open_conversations(data, model, progress)
+            opener = open_on_demand if data.tokenize == "on_demand" else open_conversations
+            return opener(data, model, progress)
 
 
 def sets_of(dataset: AnyDataset) -> tuple[SetRows, ...]:

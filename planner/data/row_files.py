@@ -118,12 +118,13 @@ def line_rows(file: Path) -> Iterator[RawRow]:
     with opened(file) as stream:
         for number, line in enumerate(lines_of(file, stream), 1):
             if line.strip():
-                value, flaw = _parsed(line)
+                value, flaw = parsed(line)
                 yield RawRow(f"{file}:{number}", value, start, flaw)
             start += len(line)
 
 
-def _parsed(line: bytes) -> tuple[Any, str]:
+def parsed(line: bytes) -> tuple[Any, str]:
+    """The value of a line, or why it has none."""
     try:
         return json_value(line), ""
     except NoJson as error:

@@ -1,6 +1,6 @@
 """The rows of a data set in order, over all of its files or of one split."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, islice
 from pathlib import Path
@@ -85,7 +85,7 @@ def _found(source: RowSource) -> SourceRows:
         return _of_hub(source)
     _refuse_hub_keys(source)
     _, files = resolve(source.path)
-    return _Stream(lambda: _of_split(lambda: _file_rows(files), source.split, source.path), source)
+    return _Stream(lambda: of_split(lambda: _file_rows(files), source.split, source.path), source)
 
 
 def read_rows(path: str, split: str | None) -> Iterator[Row]:
@@ -118,7 +118,7 @@ class _Stream:
 
 
 @dataclass(frozen=True)
-class _Table:
+class TableRows:
     """The rows of a table of the datasets library."""
 
     table: Any
@@ -126,9 +126,15 @@ class _Table:
     source: RowSource
 
     def count(self) -> int:
+        """How many rows the table has."""
         return len(self.table)
 
     def read(self, times: NDArray[np.int64] | None = None) -> Iterator[Row]:
+        """The rows in order, each as often as `times` says. Without it, each once.
+
+        Raises:
+            DataError: the table is broken, or lacks a column.
+        """
         columns = self.source.columns
         if columns:
             require_columns(self.table, self.place, columns.values())
@@ -171,22 +177,22 @@ def _saved(folder: Path, source: RowSource) -> SourceRows:
     loaded = load_folder(folder)
     if isinstance(loaded, dict):  # a DatasetDict: split name -> table
         chosen = _chosen({str(name) for name in loaded}, source.split, str(folder))
-        return _Table(loaded[chosen], f"{folder}/{chosen}", source)
-    whole = _Table(loaded, str(folder), source.model_copy(update={"columns": None}))
+        return TableRows(loaded[chosen], f"{folder}/{chosen}", source)
+    whole = TableRows(loaded, str(folder), source.model_copy(update={"columns": None}))
     if "split" in loaded.column_names:
-        return _Stream(lambda: _of_split(whole.read, source.split, str(folder)), source)
+        return _Stream(lambda: of_split(whole.read, source.split, str(folder)), source)
     if source.split is not None and str(loaded.split) != source.split:
-        raise _no_split(source.split, str(folder))
-    return _Table(loaded, str(folder), source)
+        raise no_split(source.split, str(folder))
+    return TableRows(loaded, str(folder), source)
 
 
 def _of_hub(source: RowSource) -> SourceRows:
     """The rows of a data set on the hub, or of a folder with its layout."""
     loaded = load_set(source)
     if not isinstance(loaded, dict):
-        return _Table(loaded, source.name, source)
+        return TableRows(loaded, source.name, source)
     chosen = _chosen({str(name) for name in loaded}, None, source.name)
-    return _Table(loaded[chosen], f"{source.name} {chosen}", source)
+    return TableRows(loaded[chosen], f"{source.name} {chosen}", source)
 
 
 # -- columns
@@ -201,19 +207,24 @@ def _with_columns(rows: Iterator[Row], source: RowSource) -> Iterator[Row]:
     missing = set(columns.values())
     for row in rows:
         missing -= row.fields.keys() | row.nulls
-        yield replace(
-            row, fields={ours: row.fields[theirs] for ours, theirs in columns.items() if theirs in row.fields}
-        )
+        yield renamed(row, columns)
     if missing:
         raise DataError.of(
             "data.columns", f"no row of {source.name} has {', '.join(sorted(missing))}. Correct the names"
         )
 
 
+def renamed(row: Row, columns: Mapping[str, str] | None) -> Row:
+    """The row with these columns, under planner's names."""
+    if columns is None:
+        return row
+    return replace(row, fields={ours: row.fields[theirs] for ours, theirs in columns.items() if theirs in row.fields})
+
+
 # -- splits
 
 
-def _of_split(read: Callable[[], Iterator[Row]], split: str | None, path: str) -> Iterator[Row]:
+def of_split(read: Callable[[], Iterator[Row]], split: str | None, path: str) -> Iterator[Row]:
     """The rows of a split. Rows may name their split, as HALOs writes them: then all must, and all are read twice.
 
     Raises:
@@ -224,7 +235,7 @@ def _of_split(read: Callable[[], Iterator[Row]], split: str | None, path: str) -
     whole = [row for row in first if not row.flaw]
     if not whole or not _split_of(whole[0]):
         if split is not None:
-            raise _no_split(split, path)
+            raise no_split(split, path)
         for row in chain(first, rows):
             yield replace(row, flaw="it names a split, and rows before it do not") if _split_of(row) else row
         return
@@ -236,7 +247,8 @@ def _of_split(read: Callable[[], Iterator[Row]], split: str | None, path: str) -
             yield replace(row, flaw="it names no split, and others do")
 
 
-def _no_split(split: str, path: str) -> DataError:
+def no_split(split: str, path: str) -> DataError:
+    """The error for a split that rows do not name."""
     return DataError(f"data.split is {split!r}, but the rows at {path!r} have no text as split. Leave data.split out")
 
 

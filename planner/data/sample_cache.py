@@ -17,13 +17,14 @@ import uuid
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from planner.base.disk import cache_folder
 from planner.base.format_versions import STORED, refusal
 from planner.base.json_text import read_json_object
 from planner.base.permissions import make_folder, opener_within
 from planner.base.wait_reports import WaitReports
+from planner.data.row_index import RowIndex
 from planner.data.sample_sets import ChatSet, FeedbackSet, PackedSet, PairSet, SampleSet, SetRows, samples_digest
 from planner.data.shared_array import SharedArray
 
@@ -39,13 +40,14 @@ _MOST = 8
 _LOCK_MOST_S = 1800.0
 _LOCK_AGAIN_S = 0.2
 _SAID_AFTER_S = 30.0
-_CLASSES = {made.__name__: made for made in (ChatSet, FeedbackSet, PackedSet, PairSet)}
+_CLASSES = {made.__name__: made for made in (ChatSet, FeedbackSet, PackedSet, PairSet, RowIndex)}
+_Kept = TypeVar("_Kept", bound=SampleSet | RowIndex)
 
 
 def cached(
-    facts: tuple[object, ...], num_bytes: int, make: Callable[[], SampleSet], waits: Callable[[], None] = lambda: None
-) -> SampleSet:
-    """The cached samples, or the result of `make`, which is then cached.
+    facts: tuple[object, ...], num_bytes: int, make: Callable[[], _Kept], waits: Callable[[], None] = lambda: None
+) -> _Kept:
+    """The cached samples or index, or the result of `make`, which is then cached.
 
     Args:
         facts: everything that the samples depend on, except this code.
@@ -106,7 +108,7 @@ def _lock(file: IO[str], waits: Callable[[], None]) -> None:
         time.sleep(_LOCK_AGAIN_S)
 
 
-def _load(place: Path) -> SampleSet | None:
+def _load(place: Path) -> Any:
     """The samples in a folder, None if they are missing or altered."""
     with contextlib.suppress(OSError, ValueError, AttributeError, KeyError, TypeError):
         facts = read_json_object(place / "set.json", _MAX_FACTS_BYTES)
@@ -119,13 +121,15 @@ def _load(place: Path) -> SampleSet | None:
         if samples_digest("kept", *arrays.values()) == facts["digest"]:
             # `_forget_old` goes by this time.
             os.utime(place)
-            fields: dict[str, Any] = {**facts["fields"], **arrays, "notes": tuple(facts["fields"]["notes"])}
-            fields["sets"] = tuple(SetRows(*each) for each in facts["fields"]["sets"])
+            fields: dict[str, Any] = {**facts["fields"], **arrays}
+            if facts["class"] != RowIndex.__name__:
+                fields["notes"] = tuple(fields["notes"])
+                fields["sets"] = tuple(SetRows(*each) for each in fields["sets"])
             return _CLASSES[facts["class"]](**fields)
     return None
 
 
-def _store(made: SampleSet, place: Path) -> SampleSet:
+def _store(made: _Kept, place: Path) -> _Kept:
     """Write the samples to `place`, and return them mapped from there. If the disk fails, return them from memory."""
     arrays = made.arrays
     facts = {

@@ -53,6 +53,10 @@ class _SampleSet(ABC):
     def sample(self, row: int) -> Sample:
         """The row's sample."""
 
+    def samples(self, rows: Sequence[int]) -> list[Sample]:
+        """The rows' samples."""
+        return [self.sample(row) for row in rows]
+
     def evidence(self, row: int) -> RowContribution:
         """The counts of the row's sample."""
         return sample_row_counts(row, self.sample(row))

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from planner.base.text import how_to_install
 from planner.data.arrow_types import plain_values, require_plain
+from planner.data.hub_sets import quiet
 from planner.data.row import RawRow, unreadable
 from planner.errors import DataError
 
@@ -61,6 +62,28 @@ def load_folder(folder: Path) -> Any:
         return load_from_disk(str(folder))
     except Exception as error:  # errors of the library, of pyarrow, or of its JSON
         raise unreadable(f"the data set folder {folder}", error) from error
+
+
+def load_parquet(files: list[Path]) -> Any:
+    """The rows of parquet files as one `Dataset`, which the datasets library keeps in its cache as Arrow files.
+
+    Raises:
+        DataError: the library is not installed, a file is broken, or a column has a type that runs code.
+    """
+    try:
+        import datasets
+        from pyarrow import parquet
+    except ImportError as error:
+        raise _missing("datasets", "data.tokenize: on_demand reads parquet files with it") from error
+    try:
+        for file in files:
+            require_plain(parquet.read_schema(file), str(file))
+        with quiet(datasets):
+            return datasets.load_dataset("parquet", data_files=[str(file.absolute()) for file in files], split="train")
+    except DataError:
+        raise
+    except Exception as error:  # errors of the library or of pyarrow
+        raise unreadable(files[0] if len(files) == 1 else f"{files[0]} and others", error) from error
 
 
 def require_columns(table: Any, place: str, columns: Iterable[str]) -> None:

@@ -228,6 +228,20 @@ class _Rows(Rows):
         default="refuse",
         description="refuse stops the run if a row cannot be used. skip leaves such rows out and counts them",
     )
+    tokenize: Literal["ahead", "on_demand"] = Field(
+        default="ahead",
+        description="when rows are tokenized: ahead means all of them before the first step, on_demand each one when a "
+        "step needs it, for data that would take too long",
+    )
+
+    @model_validator(mode="after")
+    def _rows_are_known(self) -> Self:
+        if self.tokenize == "on_demand" and self.bad_rows == "skip":
+            raise ValueError(
+                "tokenize: on_demand must know the number of samples before it reads them, so it cannot leave out bad "
+                "rows. Write bad_rows: refuse, or tokenize: ahead"
+            )
+        return self
 
 
 class ChatData(_Rows):
@@ -245,6 +259,11 @@ class ChatData(_Rows):
     def _packed_rows_are_whole(self) -> Self:
         if self.packing and self.max_prompt is not None:
             raise ValueError("packing does not cut prompts. Remove max_prompt or packing")
+        if self.packing and self.tokenize == "on_demand":
+            raise ValueError(
+                "packing needs the length of all rows, which tokenize: on_demand does not know before the first step. "
+                "Remove packing, or write tokenize: ahead"
+            )
         return self
 
 

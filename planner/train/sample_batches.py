@@ -145,7 +145,7 @@ def text_batch(dataset: SampleDataset, rows: list[int], position: int) -> Sample
     Raises:
         DataError: a row can no longer be read.
     """
-    texts = [cast("Text", dataset.sample(row)) for row in rows]
+    texts = [cast("Text", sample) for sample in dataset.samples(rows)]
     return SampleBatch(rows=tuple(rows), position=position, sequences=Sequences.of(texts or [_NOTHING]))
 
 
@@ -155,7 +155,7 @@ def pair_batch(dataset: SampleDataset, rows: list[int], position: int) -> PairBa
     Raises:
         DataError: a row can no longer be read.
     """
-    pairs = [cast("Pair", dataset.sample(row)) for row in rows] or [Pair(chosen=_NOTHING, rejected=_NOTHING)]
+    pairs = [cast("Pair", sample) for sample in dataset.samples(rows)] or [Pair(chosen=_NOTHING, rejected=_NOTHING)]
     texts = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
     return PairBatch(rows=tuple(rows), position=position, sequences=Sequences.of(texts))
 
@@ -173,7 +173,7 @@ class MakeFeedbackBatch:
         Raises:
             DataError: a row can no longer be read.
         """
-        samples = [cast("Feedback", dataset.sample(row)) for row in rows]
+        samples = [cast("Feedback", sample) for sample in dataset.samples(rows)]
         own, partners = samples[:-1], samples[1:]
         crossed = [
             text_of(sample.prompt, partner.completion, self.context)

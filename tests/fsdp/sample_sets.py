@@ -42,6 +42,9 @@ class SampleSet:
             return Pair(chosen=good, rejected=bad)
         return Feedback(text=good, is_desirable=dice.random() < 0.6, prompt=prompt)
 
+    def samples(self, rows):
+        return [self.sample(row) for row in rows]
+
     def evidence(self, row):
         return sample_row_counts(row, self.sample(row))
 

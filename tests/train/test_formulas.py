@@ -381,8 +381,8 @@ def test_packed_rows_keep_their_documents():
     ]
 
     class Packed:
-        def sample(self, row):
-            return packed[row]
+        def samples(self, rows):
+            return [packed[row] for row in rows]
 
     batch = text_batch(Packed(), [0, 1, 2, 3], 0)
     assert batch.check_sum() == sum(check_sum_of(row, text.parts()) for row, text in enumerate(packed))

@@ -28,11 +28,11 @@ def text(length, documents=None):
 class Rows:
     """A data set whose row i is the i-th of some samples."""
 
-    def __init__(self, samples):
-        self.samples = samples
+    def __init__(self, found):
+        self.found = found
 
-    def sample(self, row):
-        return self.samples[row]
+    def samples(self, rows):
+        return [self.found[row] for row in rows]
 
 
 @given(st.lists(st.integers(2, 9), min_size=1, max_size=4))
