@@ -27,9 +27,9 @@ def measured(path: str, small: str, tokenize: str, model: str, processes: tuple[
     hf = HfModel(kind="hf", path=model, context=CONTEXT)
     open_dataset(ChatData.model_validate({"kind": "chat", "path": small, "tokenize": tokenize}), hf).sample(0)
     before = memory()
-    started_s = time.perf_counter()
+    started_s, started_cpu_s = time.perf_counter(), time.process_time()
     dataset = open_dataset(ChatData.model_validate({"kind": "chat", "path": path, "tokenize": tokenize}), hf)
-    open_s = time.perf_counter() - started_s
+    open_s, open_cpu_s = time.perf_counter() - started_s, time.process_time() - started_cpu_s
     order = Order(num_rows=dataset.num_rows, seed=0)
     plan = make_plan(BatchSizes(global_batch=GLOBAL_BATCH, max_micro=MAX_MICRO), 1)
     loader = Loader(dataset=dataset, order=order, plan=plan, rank=0, make_batch=text_batch)
@@ -38,6 +38,7 @@ def measured(path: str, small: str, tokenize: str, model: str, processes: tuple[
     after = memory()
     return {
         "open_s": round(open_s, 2),
+        "open_cpu_s": round(open_cpu_s, 2),
         "first_batch_s": round(first_batch_s, 2),
         **{f"{name}_mib": round((after[name] - before[name]) / _MIB) for name in ("peak", "anonymous")},
         "before_mib": round(before["resident"] / _MIB),

@@ -6,7 +6,7 @@ Conversations of four messages and 1 kB each, as JSON lines, parquet and a folde
 and chat template of `jobs/make_llama.py`. Each figure is of a process of its own. The first one on a machine indexes or
 tokenizes the rows, the second one finds the result on disk.
 
-open_s                   until the data set is open
+open_s, open_cpu_s       until the data set is open, and the seconds of CPU that this took
 first_batch_s            from then on until 256 rows are tensors
 peak_mib, anonymous_mib  what the process grew by at its peak, and after the first batch without mapped files
 N_processes_rows_per_s   of a loop that only loads, on a thread (0) or in N loader processes
@@ -31,11 +31,11 @@ _WORDS = "the quick brown fox jumps over a lazy dog while many people read long 
 def write_rows(path: Path, num_rows: int) -> None:
     """Conversations of four messages."""
     dice = random.Random(0)
+    texts = [" ".join(dice.choices(_WORDS, k=40)) for _ in range(1000)]
     with path.open("w") as stream:
         for number in range(num_rows):
             messages = [
-                {"role": role, "content": f"{number} {' '.join(dice.choices(_WORDS, k=40))}"}
-                for role in ("user", "assistant") * 2
+                {"role": role, "content": f"{number} {dice.choice(texts)}"} for role in ("user", "assistant") * 2
             ]
             stream.write(json.dumps({"messages": messages}) + "\n")
 
@@ -77,8 +77,8 @@ def main() -> None:
         subprocess.run([sys.executable, str(_ROOT / "jobs" / "make_llama.py"), str(model)], check=True)
         (folder / "small").mkdir()
         for num_rows, ways in (
-            (given.ahead_rows, (("jsonl", "ahead"), ("jsonl", "on_demand"))),
-            (given.rows, (("jsonl", "on_demand"), ("parquet", "on_demand"), ("folder", "on_demand"))),
+            (given.rows, (("jsonl", "on_demand"), ("folder", "on_demand"), ("parquet", "on_demand"))),
+            (given.ahead_rows, (("jsonl", "on_demand"), ("jsonl", "ahead"))),
         ):
             paths = {}
             for place, count in ((folder / "small", _SMALL), (folder, num_rows)):

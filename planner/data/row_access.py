@@ -26,7 +26,7 @@ from planner.data.row import RawRow, Row, row_of, unreadable
 from planner.data.row_files import line_rows, parsed, reader_of
 from planner.data.row_index import RowIndex
 from planner.data.rows import TableRows, no_split, of_split, open_rows, renamed
-from planner.data.sample_cache import cached
+from planner.data.sample_cache import INDEXES, cached
 from planner.data.shared_array import SharedArray
 from planner.data.tables import is_saved_folder, load_folder, load_parquet, parquet_rows, require_columns
 from planner.errors import DataError
@@ -136,7 +136,7 @@ def _lines(root: Path, files: list[Path], source: RowSource, kind: Kind, progres
         return RowIndex(positions=positions, content=content_fingerprint(root, files, "lines"))
 
     facts = ("lines", source.model_dump_json(), kind, stamps)
-    kept = cached(facts, num_bytes, index, lambda: progress(0, num_bytes))
+    kept = cached(facts, num_bytes, index, lambda: progress(0, num_bytes), folder=INDEXES)
     return Lines(stamps=stamps, source=source, index=kept)
 
 
@@ -221,7 +221,7 @@ def _table(rows: TableRows, progress: Progress, *, of_rows: bool) -> Table:
 
     # The library's fingerprint: a part of a split has the files of the whole.
     facts = ("table", source.model_dump_json(), table._fingerprint, len(table), stamps)  # noqa: SLF001
-    kept = cached(facts, num_bytes, index, lambda: progress(0, num_bytes))
+    kept = cached(facts, num_bytes, index, lambda: progress(0, num_bytes), folder=INDEXES)
     return Table(table=table.with_format("arrow"), place=place, source=source, index=kept)
 
 

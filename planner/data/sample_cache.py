@@ -1,9 +1,10 @@
 """A cache of tokenized rows on this machine's disk: the first process tokenizes, later ones map its result.
 
-Each data set has a folder. Its name is a digest of everything that the samples depend on: the files with their sizes
-and times, the job's settings, the tokenizer, this code. The content is checked against its digest. If it is wrong, or
-the disk fails, rows are tokenized again. `PLANNER_CACHE` names another place. The cache is private unless its folder
-already exists with other permissions. Users who can write to it can replace samples.
+It also keeps indexes of rows (`row_index`). Each data set has a folder. Its name is a digest of everything that the
+samples depend on: the files with their sizes and times, the job's settings, the tokenizer, this code. The content is
+checked against its digest. If it is wrong, or the disk fails, rows are tokenized again. `PLANNER_CACHE` names another
+place. The cache is private unless its folder already exists with other permissions. Users who can write to it can
+replace samples.
 """
 
 import contextlib
@@ -34,8 +35,10 @@ _log = logging.getLogger(__name__)
 LEAST_BYTES = 16 * 2**20
 # Of what describes the samples: names, digests, counts and notes.
 _MAX_FACTS_BYTES = 2**24
-# Number of data sets that are kept: the last used ones.
-_MOST = 8
+SAMPLES, INDEXES = "samples", "row-indexes"
+"""the folders of both in the cache"""
+# Number of data sets that are kept: the last used ones. An index is small, and a mixture has one for each of its sets.
+_MOST, _MOST_INDEXES = 8, 500
 # Enough to tokenize gigabytes of text, and less than the timeout of a worker group's first step.
 _LOCK_MOST_S = 1800.0
 _LOCK_AGAIN_S = 0.2
@@ -45,7 +48,12 @@ _Kept = TypeVar("_Kept", bound=SampleSet | RowIndex)
 
 
 def cached(
-    facts: tuple[object, ...], num_bytes: int, make: Callable[[], _Kept], waits: Callable[[], None] = lambda: None
+    facts: tuple[object, ...],
+    num_bytes: int,
+    make: Callable[[], _Kept],
+    waits: Callable[[], None] = lambda: None,
+    *,
+    folder: str = SAMPLES,
 ) -> _Kept:
     """The cached samples or index, or the result of `make`, which is then cached.
 
@@ -54,16 +62,13 @@ def cached(
         num_bytes: size of the source files. Small data is not cached.
         make: makes the samples. Its errors are not caught.
         waits: called repeatedly while another process makes these samples, to show that this process is alive.
+        folder: `SAMPLES` or `INDEXES`.
     """
     if num_bytes < LEAST_BYTES:
         return make()
-    place = _folder() / sha256(repr((_code_digest(), *facts)).encode()).hexdigest()
+    place = cache_folder() / folder / sha256(repr((_code_digest(), *facts)).encode()).hexdigest()
     with _locked(place, waits):
         return _load(place) or _store(make(), place)
-
-
-def _folder() -> Path:
-    return cache_folder() / "samples"
 
 
 def _code_digest() -> str:
@@ -161,6 +166,6 @@ def _store(made: _Kept, place: Path) -> _Kept:
 def _forget_old(folder: Path) -> None:
     """Remove all but the last used data sets. Processes that map one can continue to read it."""
     places = sorted((p for p in folder.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime, reverse=True)
-    for place in places[_MOST:]:
+    for place in places[_MOST_INDEXES if folder.name == INDEXES else _MOST :]:
         shutil.rmtree(place, ignore_errors=True)
         place.with_suffix(".lock").unlink(missing_ok=True)
