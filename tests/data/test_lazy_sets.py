@@ -60,6 +60,10 @@ def write(rows, folder, form):
         case "folder":
             path = folder / "saved"
             datasets.Dataset.from_list(rows).save_to_disk(str(path))
+        case "layout":
+            path = folder / "layout"
+            path.mkdir()
+            (path / "train.jsonl").write_text("\n".join(lines))
         case "splits":
             path = folder / "both"
             made = datasets.Dataset.from_list(rows)
@@ -67,7 +71,7 @@ def write(rows, folder, form):
     return str(path)
 
 
-FORMS = ("lines", "files", "parquet", "folder", "splits")
+FORMS = ("lines", "files", "parquet", "folder", "splits", "layout")
 
 
 def data(kind, tokenize, **settings):
@@ -277,6 +281,7 @@ def test_a_bad_row_is_found_when_it_is_read(form, tmp_path, monkeypatch):
         "parquet": r"rows.parquet, row 7",
         "folder": r"saved, row 7",
         "splits": r"both/train, row 7",
+        "layout": r"layout train, row 7",
     }[form]
     for asked in ([7], [3, 7, 1]):
         with pytest.raises(DataError, match=f"{place} cannot be used: chosen and rejected are the same. Correct"):
