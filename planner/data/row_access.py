@@ -222,7 +222,8 @@ def _table(rows: TableRows, progress: Progress, *, of_rows: bool) -> Table:
     # The library's fingerprint: a part of a split has the files of the whole.
     facts = ("table", source.model_dump_json(), table._fingerprint, len(table), stamps)  # noqa: SLF001
     kept = cached(facts, num_bytes, index, lambda: progress(0, num_bytes), folder=INDEXES)
-    return Table(table=table.with_format("arrow"), place=place, source=source, index=kept)
+    read = table.select_columns(sorted(set(source.columns.values()))) if source.columns else table
+    return Table(table=read.with_format("arrow"), place=place, source=source, index=kept)
 
 
 def _positions(table: Any, place: str, source: RowSource, progress: Progress, *, of_rows: bool) -> SharedArray:

@@ -150,8 +150,7 @@ def plan_start(
     changes = _changes(job, run, newest.manifest, data, accept) if data and newest.manifest else ()
     if run.storage.exists("run.json"):
         run.identity()
-    num_samples = data[1].num_samples if data else 0
-    total = total_steps(job, num_samples)
+    total = total_steps(job, num_samples := data[1].num_samples if data else 0)
     begins = f"resuming at step {newest.manifest.step} of {total or '?'}" if newest.manifest else _new_run(job)
     start = Start(
         job=job,

@@ -58,7 +58,7 @@ AT_THE_TOP = {
 }
 INSIDE_FUNCTIONS = {
     "probe": {"torch"},
-    "data": {"datasets", "huggingface_hub", "jinja2", "pyarrow", "transformers"},
+    "data": {"bs4", "datasets", "huggingface_hub", "jinja2", "pyarrow", "transformers"},
     "train": {"liger_kernel", "peft", "transformers"},
     "local_cluster": {"ray"},
     "dispatch": {"pyarrow", "torch"},

@@ -22,6 +22,8 @@ SAID_OTHERWISE = {
     "gradient_accumulation_steps": "a factor of batch.global",
     "dataset_mixture": "the names of its data sets",
     "datasets": "their names",
+    "dataset_name": "its name",
+    "dataset_train_split": "its name and split",
     "train_datasets": "their names",
     "eval_strategy": "whether there is eval.every",
     "beta": "of the objective",
