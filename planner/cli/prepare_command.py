@@ -45,9 +45,8 @@ def prepare(
     """Turn text or jsonl into one token file for data.kind: tokens. The file serves every context.
 
     Without --tokenizer each byte is one token, for model.kind gpt. With it, each file of text or row of jsonl becomes a
-    document, for model.kind hf.
-    Example: planner prepare 'corpus/*.txt' corpus.tokens
-    Example: planner prepare rows.jsonl corpus.tokens --kind jsonl --tokenizer models/llama
+    document of the model's tokens, for model.kind hf.
+    Example: planner prepare 'corpus/*.txt' corpus.tokens --tokenizer models/tiny
     """
     data, model = _data(source, kind, field), _model(tokenizer, revision)
     if not output:

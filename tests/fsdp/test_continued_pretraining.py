@@ -6,6 +6,7 @@ import pytest
 import torch
 from tiny_tokenizers import byte_level
 from torch.nn.utils.rnn import pad_sequence
+from verifiers import run_script
 from worker_functions import make_job, records, run_job
 
 from planner.data.prepare_tokens import prepare
@@ -109,6 +110,7 @@ def test_losses_are_those_of_plain_transformers(workers, model, tokens, tmp_path
         assert [step["loss"] for step in steps] == pytest.approx(expected, abs=1e-5, rel=0), name
         found = audit(RunFolder(Storage(str(tmp_path / name))))
         assert found.clean, found.findings
+        assert run_script(tmp_path / name)[0] == 0  # it needs no tokenizer
         sums.append([(step["tokens"], step["checksum"]) for step in steps])
     assert sums[0] == sums[1] == sums[2]
     assert expected[-1] < 0.8 * expected[0]  # it learns, so that the last losses depend on the first updates
