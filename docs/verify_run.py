@@ -20,10 +20,10 @@ where the data is with --data. Then it reads `eval.data` only where --eval-data 
    measurements follow from their place in the ledger. Each step uses exactly the next `global_batch` samples. None is
    lost, none is repeated.
 4. The samples: order, rows, tokens and checksums, recomputed from the job and your copy of the data, match the
-   record. For models over bytes (`kind: gpt`) it recomputes `text`, `jsonl`, `tokens`, and `chat`, `pairs` and
-   `feedback` in JSON files, except mixtures, packed data, splits, chosen columns, and `bad_rows: skip`. It cannot
+   record. It recomputes `tokens`, and for models over bytes (`kind: gpt`) also `text`, `jsonl`, and `chat`, `pairs`
+   and `feedback` in JSON files, except mixtures, packed data, splits, chosen columns, and `bad_rows: skip`. It cannot
    recompute samples that need a tokenizer, a parquet file or Python code. Then the verdict says so. `planner audit`
-   checks those.
+   checks those. That a token file's ids are those of some text, it does not check.
 5. The learning rates and the number of steps match the job's schedule and length (not for a training loop of your
    own). Where samples were not recomputed, it takes the number of samples in an epoch from the record.
 It does NOT check that somebody computed anything: with the data, anyone can forge all of it. To check that, train
@@ -44,7 +44,8 @@ import stat
 import struct
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import lru_cache
@@ -58,7 +59,8 @@ PROMISED = ("run_id", "parent", "identity", "job_digest", "world_size", "plan_di
 START = {"called": "nothing", "name": "", "sha256": "", "step": 0, "cursor": 0, "ledger_head": "0" * 64}
 U64, GOLDEN = 2**64 - 1, 0x9E3779B97F4A7C15
 SHOWN = 5
-FORMAT = 1  # of run.json, manifests, held steps, jobs and token files
+FORMAT = 1  # of run.json, manifests, held steps and jobs
+TOKEN_FORMATS = (1, 2)  # of token files
 LEDGER_FORMATS = (1, 2, 3)
 ACCEPTED_AS_FIELDS = 3  # the first format of a ledger whose headers have `accepted`. Before, only texts say it
 LAYOUTS = (1,)  # the versions of a plan's arithmetic that this script knows
@@ -168,36 +170,74 @@ def row_at(position: int, num_rows: int, num_held_out: int, seed: int) -> int:
     return shuffled(index, num_rows, 0, 2, 0) if num_held_out else index
 
 
-def read_tokens(path: str, context: int) -> tuple[list[bytes], str]:
-    """Return the tokens of every row of a token file, and its fingerprint, which includes its recomputed SHA-256."""
+class Documents:
+    """The samples of a token file of documents: `(texts, more)` by their number, as `fed` takes them."""
+
+    def __init__(
+        self, content: bytes, item: str, cuts: list[tuple[int, int]], starts: list[int], *, mask: bool
+    ) -> None:
+        """`item` is struct's letter of a token. Each cut is the begin and the end of a sample in tokens."""
+        self.content, self.item, self.cuts, self.starts, self.mask = content, item, cuts, starts, mask
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.cuts)
+
+    def __getitem__(self, row: int) -> tuple:
+        """Return a sample. Masked, a document's first token has no loss, and the checksum covers document numbers."""
+        start, stop = self.cuts[row]
+        offset = 4096 + start * struct.calcsize(self.item)
+        tokens = struct.unpack_from(f"<{stop - start}{self.item}", self.content, offset)
+        if not self.mask:
+            return [(tokens, [True] * len(tokens))], []
+        numbers = [bisect_right(self.starts, place) for place in range(start, stop)]
+        marks = [True, *(one == other for one, other in pairwise(numbers))]
+        inputs = [number - numbers[0] for number in numbers[:-1]]
+        return [(tokens, marks)], [struct.pack(f"<{len(inputs)}i", *inputs)]
+
+
+def read_tokens(path: str, context: int, documents: str = "") -> tuple[Sequence, str]:
+    """Return the samples of a token file, and its fingerprint, which includes its recomputed SHA-256.
+
+    Args:
+        path: the file.
+        context: most inputs of a sample.
+        documents: how documents become samples. Empty: the file must hold bytes, and a sample is its bytes.
+    """
     content = read_regular(path)
     if not content.startswith(b"planner-tokens "):
         raise Wrong(f"the data at {path}: no token file")
     header = json.loads(content[80:4096])
-    require_format(header.get("format"), f"the data at {path}")
+    require_format(header.get("format"), f"the data at {path}", TOKEN_FORMATS)
     kind, dtype, size, count = header["kind"], header["dtype"], header["num_tokens"], header["num_rows"]
-    if (dtype, sha256(content[4096:]).hexdigest()) != ("uint8", header["sha256"]):
-        raise Wrong(f"the data at {path}: torn, altered, or of other tokens than bytes")
-    facts = ("tokens", kind, dtype, size, count, header["sha256"], context)
-    table = content[4096 + -(-size // 8) * 8 :]
-    if (kind, len(table)) not in {("stream", 0), ("rows", 8 * (count + 1))} or not 0 < size <= len(content) - 4096:
+    item = {"uint16": "H", "uint32": "I"}.get(dtype, "B") if documents else "B"
+    if (dtype == "uint8") == bool(documents) or sha256(content[4096:]).hexdigest() != header["sha256"]:
+        raise Wrong(f"the data at {path}: torn, altered, or of other tokens than the model reads")
+    facts = ("tokens", kind, dtype, size, count, header["sha256"], context, *([documents] if documents else []))
+    num_bytes = size * struct.calcsize(item)
+    table = content[4096 + -(-num_bytes // 8) * 8 :]
+    num_starts = 0 if kind == "stream" else count + 1
+    kinds = {"documents"} if documents else {"stream", "rows"}
+    if kind not in kinds or len(table) != 8 * num_starts or not 0 < num_bytes <= len(content) - 4096:
         raise Wrong(f"the data at {path}: its header does not fit its content")
-    if kind == "stream":
+    starts = [*struct.unpack(f"<{num_starts}Q", table)]
+    if starts != sorted(starts) or (starts and starts[-1] > size):
+        raise Wrong(f"the data at {path}: its table of rows was altered")
+    if kind == "stream" or documents in {"join", "mask"}:
         cuts = [(start, min(start + context + 1, size)) for start in range(0, size - 1, context)]
     else:
-        starts = [*struct.unpack(f"<{count + 1}Q", table)]
-        if starts != sorted(starts) or starts[-1] > size:
-            raise Wrong(f"the data at {path}: its table of rows was altered")
         cuts = [(start, min(start + context + 1, stop)) for start, stop in pairwise(starts)]
-    rows = [content[4096 + start : 4096 + stop] for start, stop in cuts]
-    return rows, sha256(repr(facts).encode()).hexdigest()
+    fingerprint = sha256(repr(facts).encode()).hexdigest()
+    if documents:
+        return Documents(content, item, cuts, starts, mask=documents == "mask"), fingerprint
+    return [content[4096 + start : 4096 + stop] for start, stop in cuts], fingerprint
 
 
 @lru_cache(maxsize=1)
-def read_data(path: str, field: str, context: int, kind: str = "") -> tuple[list[bytes], str]:
+def read_data(path: str, field: str, context: int, kind: str = "", documents: str = "") -> tuple[Sequence, str]:
     """Return the tokens of every row, and a fingerprint of content and cut. `field` is empty except for jsonl."""
     if kind == "tokens":
-        return read_tokens(path, context)
+        return read_tokens(path, context, documents)
     if path == "python-stdlib":
         root = Path(sysconfig.get_paths()["stdlib"])
         found = [file for file in root.rglob("*.py") if not NOT_SOURCE.intersection(file.relative_to(root).parts)]
@@ -351,13 +391,15 @@ def read_samples(path: str, kind: str, loss_on: str, most: int | None, side: str
     return samples, digest.hexdigest()
 
 
-def read_any(job: dict, path: str) -> tuple[list, str]:
+def read_any(job: dict, path: str) -> tuple[Sequence, str]:
     """Return what the job trains on, and its fingerprint without the held-out rows."""
     if path.count("**") > 1:  # to look through the same folders again and again may take years
         raise Wrong(f"the data at {path!r}: this script reads patterns with one ** at most")
     what, model = job["data"], job["model"]
     if "own" in (what["kind"], model["kind"]):
         raise Unread("Python code, which this script does not run: planner audit --code does")
+    if model["kind"] == "hf" and what["kind"] == "tokens":
+        return read_data(path, "", model["context"], "tokens", what["documents"])
     if model["kind"] != "gpt":
         raise Unread("a tokenizer, which this script does not run")
     if what["kind"] in {"text", "jsonl", "tokens"}:

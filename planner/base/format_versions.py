@@ -21,13 +21,13 @@ STORED: Mapping[str, int] = MappingProxyType(
         "failure": 1,
         "reference": 1,
         "samples": 1,
-        "tokens": 1,
+        "tokens": 2,
         "tracking": 1,
     }
 )
 """what is stored -> the format that this version of planner writes"""
 
-EARLIER: Mapping[str, tuple[int, ...]] = MappingProxyType({"ledger": (1, 2)})
+EARLIER: Mapping[str, tuple[int, ...]] = MappingProxyType({"ledger": (1, 2), "tokens": (1,)})
 """what is stored -> earlier formats that this version of planner reads too, ascending"""
 
 

@@ -7,6 +7,7 @@ not be resumed at another world size.
     base                            the protocols of all data sets
     text_files, jsonl, tokens       kinds whose rows are bytes
     conversations, sample_sets      kinds whose rows are prompts and completions
+    document_tokens, document_sets  documents as ids of a tokenizer, and their samples
     user_dataset                    a data set of the user's own
     open                            a job's data section -> the data set that reads it
 

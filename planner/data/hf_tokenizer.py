@@ -27,6 +27,11 @@ from planner.job import HfModel
 _HUB_TIMEOUT_S = 20.0
 # Twenty times the longest template known.
 _MAX_TEMPLATE_BYTES = 2**20
+# Case, digits, accents, other scripts, blanks, lines, code and a contraction: what rules of tokenizers differ in.
+_SAMPLE = (
+    "The year 2024 wasn't like 1999:  naïve CAFÉ, Äpfel, 日本語, привет 👋🏽.\n\n\tif (x_1 != 3.14159) { return"
+    " y[12345]; }\r\n  HelloWorld <s>a</s> ﬁn e\u0301 http://example.org/?q=1&r=%20\n"
+)
 
 
 class _PrintableLogFilter(logging.Filter):
@@ -121,6 +126,30 @@ class HfTokenizer:
         versions = [metadata.version(name) for name in ("jinja2", "tokenizers", "transformers")]
         facts = (own, versions, self.vocabulary, self.begin, self.end, self.tokenizer.backend_tokenizer.to_str())
         return sha256(repr(facts).encode()).hexdigest()
+
+    @property
+    def num_ids(self) -> int:
+        """All ids of the tokenizer are in `[0, num_ids)`."""
+        return max(self.tokenizer.get_vocab().values(), default=-1) + 1
+
+    @property
+    def ids_digest(self) -> str:
+        """64 hex digits over what ids mean: each id's text, which of them begin and end a document, and a sample's ids.
+
+        Not over the tokenizer's files: another version of the libraries may store the same tokenizer otherwise. The
+        sample tells tokenizers apart that have the same ids and cut texts otherwise.
+        """
+        (sample,) = self.documents([_SAMPLE])
+        facts = (sorted(self.tokenizer.get_vocab().items()), self.begin, self.end, list(sample.ids))
+        return sha256(repr(facts).encode(errors="surrogatepass")).hexdigest()
+
+    def documents(self, texts: Sequence[str]) -> Sequence[Any]:
+        """Tokenize plain texts as they are: what looks like a special token in a text is text.
+
+        Returns:
+            For each text an encoding of the tokenizers library, with `ids` and `offsets` and without beginning and end.
+        """
+        return self._encode(list(texts), split_special_tokens=True).encodings or ()
 
     def render(self, example: Example, *, is_marked: bool) -> MarkedText | PromptText:
         """Render an example: messages by the chat template, texts unchanged.
@@ -230,11 +259,12 @@ class HfTokenizer:
         ids: list[list[int]] = self._encode(texts)["input_ids"] if texts else []
         return ids
 
-    def _encode(self, texts: list[str]) -> Any:
+    def _encode(self, texts: list[str], *, split_special_tokens: bool | None = None) -> Any:
         with tokenizing(self.where):
             return self.tokenizer(
                 texts or [""],
                 add_special_tokens=False,
+                split_special_tokens=split_special_tokens,
                 return_attention_mask=False,
                 return_token_type_ids=False,
                 verbose=False,

@@ -2,14 +2,15 @@
 
 from planner.data.base import AnyDataset, Progress, no_progress
 from planner.data.conversations import open_conversations
+from planner.data.document_sets import open_documents
 from planner.data.jsonl import JsonlDataset
 from planner.data.lazy_sets import open_on_demand
 from planner.data.sample_sets import SampleSet, SetRows
 from planner.data.text_files import TextDataset
-from planner.data.tokens import TokensDataset
+from planner.data.tokens import TokenFile, TokensDataset
 from planner.data.user_dataset import OwnDataset
 from planner.errors import DataError
-from planner.job import Data, Job, JsonlData, Model, OwnCode, OwnModel, TextData, TokensData
+from planner.job import Data, HfModel, Job, JsonlData, Model, OwnCode, OwnModel, TextData, TokensData
 
 
 def open_dataset(data: Data, model: Model, progress: Progress = no_progress) -> AnyDataset:
@@ -25,7 +26,10 @@ def open_dataset(data: Data, model: Model, progress: Progress = no_progress) -> 
         case TextData():
             return TextDataset.open(data.path, model.context)
         case TokensData():
-            return TokensDataset.open(data.path, model.context)
+            file = TokenFile.open(data.path)
+            if isinstance(model, HfModel):
+                return open_documents(file, data, model)
+            return TokensDataset.of(file, model.context)
         case JsonlData():
             return JsonlDataset.open(data.path, data.field, model.context, progress)
         case _:

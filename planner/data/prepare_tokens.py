@@ -1,25 +1,33 @@
-"""`planner prepare`: text or jsonl -> one token file, written atomically and in constant memory."""
+"""`planner prepare`: text or jsonl -> one token file, written atomically and in bounded memory."""
 
+import codecs
 import os
 import struct
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
 from stat import S_IMODE, S_IRUSR, S_IWUSR
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from planner.base.disk import disk_full_text, no_room, sync_folder
+from planner.data.base import BOUNDARY
+from planner.data.document_tokens import DocumentTokenizer, Part
 from planner.data.foreign_files import require_plain_text
+from planner.data.hf_tokenizer import HfTokenizer
 from planner.data.jsonl import read_rows
 from planner.data.paths import opened, source_stamps
 from planner.data.text_files import END_OF_FILE, head_of
-from planner.data.tokens import HEADER_BYTES, Header, blocks_digest
+from planner.data.tokens import BYTES, HEADER_BYTES, Header, blocks_digest, dtype_of
 from planner.errors import DataError, RunError, UserError
-from planner.job import JsonlData, TextData
+from planner.job import HfModel, JsonlData, TextData
 
 _CHUNK_BYTES = 2**22
 
@@ -28,6 +36,7 @@ def prepare(
     source: TextData | JsonlData,
     output: Path,
     *,
+    model: HfModel | None = None,
     replace: bool = False,
     progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> Header:
@@ -36,12 +45,13 @@ def prepare(
     Args:
         source: the data to read.
         output: the token file.
+        model: the model whose tokenizer makes the tokens. Each file of text or row of jsonl is a document. None: bytes.
         replace: whether to replace a file that exists.
         progress: called with (bytes done, bytes in all) of the source.
 
     Raises:
         UserError: `output` exists, or no file can be there.
-        DataError: the source cannot be read.
+        DataError: the source cannot be read, or the tokenizer cannot be used.
         RunError: `output` cannot be written. No partial file remains.
     """
     stamps = source_stamps(source.path)
@@ -52,38 +62,112 @@ def prepare(
     if isinstance(source, TextData):
         for file in files:
             require_plain_text(file, head_of(file))
+    documents = DocumentTokenizer(HfTokenizer.load(model)) if model else None
     # Beside the output, since /tmp may be small, or in memory.
     with _all_or_nothing(output, files, sum(sizes)) as stream, tempfile.TemporaryFile(dir=output.parent) as starts:
         writer = _Writer(stream, starts)
-        is_rows = isinstance(source, JsonlData)
-        parts = _rows(files, sizes, source.field) if isinstance(source, JsonlData) else _text(files, sizes)
+        make = partial(_documents, documents=documents) if documents else _bytes
+        written = make(writer, source, files, sizes)
         progress(shown := 0, sum(sizes))
-        for place, content in parts:
-            writer.add(content, is_row=is_rows)
+        for place in written:
             if place - shown >= _CHUNK_BYTES:
                 progress(place, sum(sizes))
                 shown = place
-        if not is_rows and writer.num_tokens - len(files) < 2:
-            raise DataError.of("data.path", f"{source.path!r} holds no text. A sample needs at least two bytes")
-        if is_rows and not writer.num_rows:
+        if isinstance(source, TextData) and writer.num_tokens - (0 if documents else len(files)) < 2:
+            least = "one token" if documents else "two bytes"
+            raise DataError.of("data.path", f"{source.path!r} holds no text. A sample needs at least {least}")
+        if writer.kind != "stream" and not writer.num_rows:
             raise DataError.of("data.path", f"{source.path!r} holds no rows")
-        return writer.finish("rows" if is_rows else "stream")
+        return writer.finish(num_empty=documents.num_empty if documents else 0)
+
+
+def _bytes(writer: "_Writer", source: TextData | JsonlData, files: list[Path], sizes: list[int]) -> Iterator[int]:
+    """Write the bytes of the source. After each part, yield how many of them were read."""
+    if isinstance(source, TextData):
+        for place, content in _text(files, sizes):
+            writer.add(np.frombuffer(content, np.uint8))
+            yield place
+        return
+    writer.kind = "rows"
+    for place, content in _rows(files, sizes, source.field):
+        writer.begin_row()
+        writer.add(np.frombuffer(content, np.uint8))
+        yield place
+
+
+def _documents(
+    writer: "_Writer",
+    source: TextData | JsonlData,
+    files: list[Path],
+    sizes: list[int],
+    *,
+    documents: DocumentTokenizer,
+) -> Iterator[int]:
+    """Write the ids of the source's documents. After each part, yield how many bytes were read."""
+    writer.kind, writer.tokenizer = "documents", documents.tokenizer.ids_digest
+    writer.vocabulary = documents.tokenizer.num_ids
+    writer.dtype = dtype_of(writer.vocabulary)
+    parts = _row_texts(files, sizes, source.field) if isinstance(source, JsonlData) else _texts(files, sizes)
+    for found in documents.ids(parts):
+        if found.begins:
+            writer.begin_row()
+        writer.add(found.ids)
+        yield found.read
+
+
+def _texts(files: list[Path], sizes: list[int]) -> Iterator[Part]:
+    """The text of each file, in parts."""
+    before = (0, *accumulate(sizes))
+    for number, (file, size) in enumerate(zip(files, sizes, strict=True)):
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        for read, content in _content(file, size):
+            try:
+                text = decoder.decode(content, final=read == size)
+            except UnicodeDecodeError as error:
+                # The decoder keeps up to three bytes of a character whose end is in the next part.
+                at = read - len(error.object) + error.start
+                raise DataError.of(
+                    "data.path",
+                    f"{file} is not UTF-8 at byte {at}, and a tokenizer reads characters. Convert it: "
+                    "iconv -f ENCODING -t UTF-8",
+                ) from error
+            yield Part(text=text, where=str(file), read=before[number] + read, is_last=read == size)
+        if not size:
+            yield Part(text="", where=str(file), read=before[number], is_last=True)
+
+
+def _row_texts(files: list[Path], sizes: list[int], field: str) -> Iterator[Part]:
+    """The text of each row."""
+    before = (0, *accumulate(sizes))
+    for number, offset, content in read_rows(files, field):
+        text = content[len(BOUNDARY) : -len(BOUNDARY)].decode()
+        where = f"{files[number]}, the row at byte {offset}"
+        yield Part(text=text, where=where, read=before[number] + offset, is_last=True)
+
+
+def _content(file: Path, size: int) -> Iterator[tuple[int, bytes]]:
+    """The first `size` bytes of a file in chunks, each with how many bytes were read.
+
+    Raises:
+        DataError: it cannot be read, or has fewer bytes.
+    """
+    left = size
+    with opened(file) as stream:
+        while left:
+            content = stream.read(min(left, _CHUNK_BYTES))
+            if not content:
+                raise DataError.of("data.path", f"{file} has changed while it was read. Prepare it again")
+            left -= len(content)
+            yield size - left, content
 
 
 def _text(files: list[Path], sizes: list[int]) -> Iterator[tuple[int, bytes]]:
     """Pieces of the stream that `TextDataset` reads, each as `(bytes of the source read so far, piece)`."""
-    done = 0
-    for file, size in zip(files, sizes, strict=True):
-        with opened(file) as stream:
-            left = size
-            while left:
-                content = stream.read(min(left, _CHUNK_BYTES))
-                if not content:
-                    raise DataError.of("data.path", f"{file} has changed while it was read. Prepare it again")
-                left -= len(content)
-                done += len(content)
-                yield done, content
-        yield done, END_OF_FILE
+    before = (0, *accumulate(sizes))
+    for number, (file, size) in enumerate(zip(files, sizes, strict=True)):
+        for read, content in _content(file, size):
+            yield before[number] + read, content
+        yield before[number + 1], END_OF_FILE
 
 
 def _rows(files: list[Path], sizes: list[int], field: str) -> Iterator[tuple[int, bytes]]:
@@ -98,33 +182,40 @@ class _Writer:
 
     def __init__(self, stream: BinaryIO, starts: BinaryIO) -> None:
         self._stream, self._starts, self._digest = stream, starts, sha256()
+        self.kind: Literal["stream", "rows", "documents"] = "stream"
+        self.dtype, self.tokenizer, self.vocabulary = "uint8", BYTES, 256
         self.num_tokens = self.num_rows = 0
         stream.write(bytes(HEADER_BYTES))
 
-    def add(self, content: bytes, *, is_row: bool) -> None:
-        """Append tokens. If `is_row`, they are one whole row."""
-        if is_row:
-            self._starts.write(struct.pack("<Q", self.num_tokens))
-            self.num_rows += 1
-        self._write(content)
-        self.num_tokens += len(content)
+    def begin_row(self) -> None:
+        """Begin a row or a document with the next tokens."""
+        self._starts.write(struct.pack("<Q", self.num_tokens))
+        self.num_rows += 1
 
-    def finish(self, kind: Literal["stream", "rows"]) -> Header:
+    def add(self, ids: NDArray[Any]) -> None:
+        """Append tokens, shape `(n,)`."""
+        self._write(ids.astype(np.dtype(self.dtype).newbyteorder("<"), copy=False).tobytes())
+        self.num_tokens += len(ids)
+
+    def finish(self, *, num_empty: int) -> Header:
         """Append the table of rows, and write the header at the beginning."""
-        self._write(bytes(-self.num_tokens % 8))
-        if kind == "rows":
+        self._write(bytes(-self._stream.tell() % 8))
+        if self.kind != "stream":
             self._starts.write(struct.pack("<Q", self.num_tokens))
             self._starts.seek(0)
             while content := self._starts.read(_CHUNK_BYTES):
                 self._write(content)
         self._stream.flush()
         header = Header(
-            kind=kind,
-            dtype="uint8",
+            kind=self.kind,
+            dtype=self.dtype,
             num_tokens=self.num_tokens,
             num_rows=self.num_rows,
             sha256=self._digest.hexdigest(),
             blocks_sha256=blocks_digest(self._stream, self._stream.tell()),
+            tokenizer=self.tokenizer,
+            vocabulary=self.vocabulary,
+            num_empty=num_empty,
         )
         self._stream.seek(0)
         self._stream.write(header.encode())

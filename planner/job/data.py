@@ -32,10 +32,15 @@ class JsonlData(Section):
 
 
 class TokensData(Section):
-    """A token file that `planner prepare` made from text or jsonl data. It has the same samples and opens at once."""
+    """A token file that `planner prepare` made from text or jsonl data. It opens at once at any size."""
 
     kind: Literal["tokens"] = Field(description="a token file made by planner prepare")
     path: str = Field(min_length=1, description="path of the token file")
+    documents: Literal["join", "mask", "separate"] = Field(
+        default="join",
+        description="how documents of an hf model become samples. join: windows of model.context tokens run over them. "
+        "mask: in such windows, attention stays within a document. separate: one sample each, cut to model.context",
+    )
 
 
 _PATH = (
@@ -288,3 +293,10 @@ Data = TextData | JsonlData | TokensData | ChatData | PairsData | FeedbackData |
 
 DATA_KINDS: tuple[str, ...] = tuple(get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(Data))
 """the values of `data.kind`"""
+
+
+def packing_setting(data: Data) -> str:
+    """The setting that puts several documents into one row, with attention within each. Empty if rows have one."""
+    if isinstance(data, ChatData) and data.packing:
+        return "data.packing"
+    return "data.documents" if isinstance(data, TokensData) and data.documents == "mask" else ""

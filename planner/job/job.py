@@ -10,9 +10,9 @@ from pydantic import Field, field_validator, model_validator
 
 from planner.job import duration
 from planner.job.after import AfterRun
-from planner.job.data import ChatData, Data, FeedbackData, PairsData, Rows
+from planner.job.data import ChatData, Data, FeedbackData, PairsData, Rows, TokensData
 from planner.job.kind_registry import KindField
-from planner.job.model import Model, OwnModel
+from planner.job.model import HfModel, Model, OwnModel
 from planner.job.objective import Objective, ReferenceChoice
 from planner.job.objective_registry import OBJECTIVES, spec_of
 from planner.job.objectives.lm import LmObjective
@@ -92,11 +92,13 @@ class Job(Section):
                 f"objective {kind} does not learn from data.kind {data}. Write data.kind "
                 f"{' or '.join(kinds)}, or objective: {' or '.join(fitting)}"
             )
-        if self.model.kind == "hf" and data in {"text", "jsonl", "tokens"}:
+        if self.model.kind == "hf" and data in {"text", "jsonl"}:
             raise ValueError(
-                "model.kind hf reads only data.kind chat, pairs or feedback. Write plain texts as chat rows "
-                '({"text": ...}) with objective: sft and data.loss_on: all'
+                f"model.kind hf does not read data.kind {data}. Make a token file, planner prepare --tokenizer "
+                f"{self.model.path} SOURCE OUTPUT, and write data.kind: tokens"
             )
+        if isinstance(self.data, TokensData) and self.data.documents != "join" and self.model.kind != "hf":
+            raise ValueError(f"data.documents {self.data.documents} needs model.kind hf. Remove it")
         return self
 
     @model_validator(mode="after")
@@ -199,7 +201,10 @@ def sample_tokens(job: Job) -> int | None:
     """Tokens of each sample, where all have the same number: windows of a text, and packed rows. Else None."""
     if isinstance(job.model, OwnModel):
         return None
-    is_full = job.data.kind == "text" or (isinstance(job.data, ChatData) and job.data.packing)
+    data = job.data
+    is_full = data.kind == "text" or (isinstance(data, ChatData) and data.packing)
+    # Of a file of bytes, only its header says whether it has windows.
+    is_full |= isinstance(data, TokensData) and isinstance(job.model, HfModel) and data.documents != "separate"
     return job.model.context if is_full else None
 
 

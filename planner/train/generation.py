@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from planner.data.base import SampleDataset
 from planner.job import HfModel, Job, OwnModel
+from planner.job.data import packing_setting
 from planner.train.batches import MakeBatch, token_batch
 from planner.train.custom_loop import train_own
 from planner.train.earlier_weights import EarlierWeights
@@ -65,7 +66,7 @@ def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
 
 def make_batch_of(job: Job) -> MakeBatch:
     """The function that makes micro-batches from rows of the job's data."""
-    if job.data.kind == "chat":
+    if job.data.kind == "chat" or (job.data.kind == "tokens" and isinstance(job.model, HfModel)):
         return text_batch
     if job.data.kind == "pairs":
         return pair_batch
@@ -123,8 +124,8 @@ def make_state(generation: Generation) -> TrainState:
     is_fresh = generation.is_fresh
     model = make_model(job.model, job.train, world, first_weights=is_fresh, earlier=_earlier_weights(generation))
     # A run that resumes has no weights before its commit is loaded. It was checked when it began.
-    if is_fresh and isinstance(job.model, HfModel) and getattr(job.data, "packing", False):
-        world.agree(partial(require_packed, cast("HfCausal", model)))
+    if is_fresh and isinstance(job.model, HfModel) and (setting := packing_setting(job.data)):
+        world.agree(partial(require_packed, cast("HfCausal", model), setting))
     # A forward pass without backward leaves some parameters unsharded, and an optimizer over those would train nothing.
     assert all(isinstance(parameter, DTensor) for parameter in model.parameters())
     optimizer = make_optimizer(job.train.optimizer, model, is_bitwise=job.batch.equality == "bitwise")

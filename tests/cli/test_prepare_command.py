@@ -5,6 +5,7 @@ import os
 import stat
 
 import pytest
+from tiny_tokenizers import word_level
 
 ROWS = '{"text": "abc"}\n' * 10
 
@@ -37,8 +38,65 @@ def test_its_json(cli):
     """The values for a script."""
     found = json.loads(cli("prepare", "rows.jsonl", "rows.tokens", "--kind", "jsonl", "--json").out)
     digest = found.pop("sha256")
-    assert found == {"path": "rows.tokens", "kind": "rows", "tokens": 50, "rows": 10, "dtype": "uint8", "bytes": 4240}
+    tokenizer = {"tokenizer": "bytes", "vocabulary": 256, "empty": 0}
+    assert found == {
+        "path": "rows.tokens",
+        "kind": "rows",
+        "tokens": 50,
+        "rows": 10,
+        "dtype": "uint8",
+        "bytes": 4240,
+        **tokenizer,
+    }
     assert len(digest) == 64
+
+
+@pytest.fixture
+def model(place):
+    """A model's folder beside the sources, whose words are w1 to w9."""
+    word_level(place / "model", 10)
+    return "model"
+
+
+def test_documents_of_a_tokenizer(cli, place, model):
+    """What was made, for people and for scripts, and what to write into the job."""
+    (place / "folder" / "a.txt").write_text("w1 w2 w9")
+    (place / "folder" / "b.txt").write_text("")
+    answer = cli("prepare", "folder", "a.tokens", "--tokenizer", model)
+    assert (answer.code, answer.err) == (0, "")
+    made = "a.tokens: 1 document (1 empty one left out), 4 tokens (uint16, 10 ids), in "
+    assert answer.out.startswith(made)
+    assert answer.out.endswith("\nin a job:  data: {kind: tokens, path: a.tokens}\n")
+    found = json.loads(cli("prepare", "folder", "b.tokens", "--tokenizer", model, "--json").out)
+    assert {found.pop(key).__class__ for key in ("sha256", "tokenizer")} == {str}
+    assert found == {
+        "path": "b.tokens",
+        "kind": "documents",
+        "tokens": 4,
+        "rows": 1,
+        "dtype": "uint16",
+        "bytes": 4096 + 8 + 16,
+        "vocabulary": 10,
+        "empty": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--tokenizer", ""], "--tokenizer is empty. Write a name"),
+        (["--revision", "main"], "--revision main: it belongs to --tokenizer"),
+        (["--tokenizer", "model", "--revision", ""], "--revision is empty"),
+        (["--tokenizer", "./nowhere"], "planner: --tokenizer: ./nowhere: no such folder"),
+        (["--tokenizer", "folder"], "planner: --tokenizer: the tokenizer of folder cannot be loaded"),
+    ],
+)
+@pytest.mark.usefixtures("model")
+def test_a_tokenizer_that_is_not_there_is_a_sentence_and_leaves_nothing(cli, place, arguments, says):
+    """With the name of the option, not of a job's key."""
+    answer = cli("prepare", "text.txt", "new", *arguments)
+    assert (answer.code, answer.out, says in answer.err) == (2, "", True), answer.err
+    assert not (place / "new").exists()
 
 
 @pytest.mark.parametrize(

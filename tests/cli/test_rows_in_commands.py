@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tiny_tokenizers import word_level
 
 from planner.dispatch.launch import absolute
 from planner.errors import UserError
@@ -82,3 +83,30 @@ def test_workers_elsewhere_find_the_model_and_its_template(here):
     assert (job.model.path, job.model.chat_template) == (f"{here}/model", f"{here}/mine.jinja")
     hub = absolute(Job.model_validate(chat_job(model={**HF, "path": "some/name"})), "")
     assert hub.model.path == "some/name"
+
+
+def test_documents_in_a_dry_run_and_in_a_shipment(cli, here, tiny_model):
+    """Samples, lengths and what was left out. Another tokenizer is refused, and the file goes with a submitted job."""
+    folder = word_level(here / "words", 256)
+    for file in tiny_model("llama").iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    rows = [" ".join(f"w{number}" for number in range(1, length)) for length in (9, 1, 12)]
+    (here / "rows.jsonl").write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
+    made = cli("prepare", "rows.jsonl", "a.tokens", "--kind", "jsonl", "--tokenizer", "words")
+    assert made.out.startswith("a.tokens: 2 documents (1 empty one left out), 21 tokens (uint16, 256 ids)"), made.err
+    settings = {"model": {"kind": "hf", "path": "words", "context": 4}, "data": {"kind": "tokens", "path": "a.tokens"}}
+    (here / "job.yaml").write_text(json.dumps(chat_job(**settings, objective="lm", train=EPOCH)))
+    found = json.loads(cli("run", "job.yaml", "--dry-run", "--json").out)
+    assert found["notes"][0] == "data: 1 document without tokens left out when the file was prepared"
+    assert found["total_steps"] == 3  # 20 labels in windows of 4, two to a step
+    separate = json.loads(cli("run", "job.yaml", "--dry-run", "--json", "--set", "data.documents=separate").out)
+    assert separate["total_steps"] == 1
+    other = cli("prepare", "rows.jsonl", "b.tokens", "--kind", "jsonl", "--tokenizer", str(word_level(here / "b", 20)))
+    refused = cli("run", "job.yaml", "--dry-run", "--set", "data.path=b.tokens")
+    assert (other.code, refused.code) == (0, 2)
+    assert "was prepared with another tokenizer than that of" in refused.err
+    sent = shipment.collect("job.yaml", Job.model_validate(chat_job(**settings, objective="lm")))
+    assert sent.data[0] == "a.tokens"
+
+
+EPOCH = {"epochs": 1, "optimizer": {"kind": "adamw", "lr": 1e-3}}

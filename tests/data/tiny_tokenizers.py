@@ -41,7 +41,7 @@ def byte_level(folder, template=CHATML, vocab_size=400):
     )
     tokenizer.train_from_iterator(CORPUS, trainer)
     eos = "<|im_end|>" if "im_end" in (template or "") else "<|endoftext|>"
-    return _saved(tokenizer, folder, template, eos_token=eos)
+    return saved(tokenizer, folder, template, eos_token=eos)
 
 
 def sentence_piece(folder, template=ZEPHYR):
@@ -65,13 +65,22 @@ def sentence_piece(folder, template=ZEPHYR):
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))]
     )
-    return _saved(tokenizer, folder, template, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+    return saved(tokenizer, folder, template, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
 
 
-def _saved(tokenizer, folder, template, **special):
+def saved(tokenizer, folder, template, **special):
+    """Save a tokenizer as models are, and return the folder."""
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=template, **special)
     fast.save_pretrained(folder)
     size = max(fast.get_vocab().values()) + 1
     config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": size, "hidden_size": 32}
     (folder / "config.json").write_text(json.dumps(config))
     return folder
+
+
+def word_level(folder, size, split=pre_tokenizers.WhitespaceSplit):
+    """A vocabulary of this many ids: w1 is 1, w2 is 2, ... and 0 ends a text and stands for any other word."""
+    words = {"</s>": 0, **{f"w{number}": number for number in range(1, size)}}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="</s>"))
+    tokenizer.pre_tokenizer = split()
+    return saved(tokenizer, folder, None, eos_token="</s>")

@@ -19,15 +19,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_up_runs import MadeUpRun, make_job
 from sample_sets import write_rows
+from tiny_tokenizers import word_level
 from verifiers import SCRIPT, audited, load_script, run_script
 
 from planner.data.base import no_progress
 from planner.data.conversations import open_conversations
 from planner.data.jsonl import JsonlDataset
+from planner.data.open import open_dataset
 from planner.data.prepare_tokens import prepare
 from planner.data.text_files import TextDataset
 from planner.data.tokens import TokensDataset
-from planner.job import ChatData, FeedbackData, GptModel, JsonlData, PairsData, TextData
+from planner.job import ChatData, FeedbackData, GptModel, HfModel, JsonlData, PairsData, TextData, TokensData
 from planner.order.order import Order
 from planner.store.records import joint_digest
 
@@ -337,6 +339,31 @@ def test_its_token_files_are_ours(script, history, tmp_path, kind):
         script.read_tokens(str(path), 40)
     with pytest.raises(script.Wrong, match="no token file"):
         script.read_tokens(texts, 40)
+
+
+@pytest.mark.parametrize("size", [300, 65_537])
+@pytest.mark.parametrize("documents", ["join", "mask", "separate"])
+def test_its_documents_of_a_token_file_are_ours(script, tmp_path, documents, size):
+    """Windows and documents, of 16 and of 32 bits, without the tokenizer that made them."""
+    model = HfModel(kind="hf", path=str(word_level(tmp_path / "model", size)), context=5)
+    rows = [[size - 1 - row * 7 - word for word in range(row)] for row in (1, 2, 9, 3, 12, 1)]
+    texts = [json.dumps({"text": " ".join(f"w{number}" for number in row)}) for row in rows]
+    (tmp_path / "rows.jsonl").write_text("\n".join(texts))
+    path = tmp_path / "tokens"
+    prepare(JsonlData(kind="jsonl", path=str(tmp_path / "rows.jsonl")), path, model=model)
+    data = TokensData(kind="tokens", path=str(path), documents=documents)
+    ours = open_dataset(data, model)
+    job = {"data": data.model_dump(), "model": {**model.model_dump(), "path": "not here"}}
+    samples, fingerprint = script.read_any(job, str(path))
+    assert (len(samples), fingerprint) == (ours.num_rows, ours.fingerprint)
+    for row in range(ours.num_rows):
+        tokens, content = script.fed(samples[row])
+        digest = blake2b(row.to_bytes(8, "little") + content, digest_size=8).digest()
+        assert (tokens, int.from_bytes(digest, "little")) == ours.evidence(row)
+    for context, read in [(6, documents), (5, "join" if documents == "mask" else "mask")]:
+        assert script.read_tokens(str(path), context, read)[1] != fingerprint
+    with pytest.raises(script.Wrong, match="of other tokens than the model reads"):
+        script.read_tokens(str(path), 5)
 
 
 @pytest.mark.slow

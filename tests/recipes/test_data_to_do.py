@@ -221,7 +221,7 @@ def test_the_list_of_trl_has_the_arguments_of_load_dataset():
     assert (sorted(found), has_code) == (sorted([*ALL, *ALL]), False)
     hub = f"{RECIPE}datasets:\n  - {{path: org/x, data_dir: a}}\n  - {{path: org/x, data_files: [b.json]}}\n"
     data, draft = converted(hub)
-    assert [(each.path, each.folder) for each in data.sets] == [("org/x", "a"), ("data/x", None)]
+    assert [(each.path, each.folder) for each in data.sets] == [("org/x", "a"), ("data/x/", None)]
     (command,) = commands(draft)
     assert "load_dataset('org/x', data_files=['b.json'], split='train')" in command
 

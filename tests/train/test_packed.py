@@ -74,13 +74,13 @@ def test_a_model_that_lets_documents_see_each_other_is_refused(tiny_model, cross
 
     model = hf_model(tiny_model("llama"), "sdpa")
     if not crosses:
-        require_packed(model)
+        require_packed(model, "data.packing")
         assert model.training
         return
     real = model.hf.forward
     model.hf.forward = lambda **settings: real(input_ids=settings["input_ids"])
     with pytest.raises(UserError, match=r"data\.packing: llama lets a packed row's documents see each other"):
-        require_packed(model)
+        require_packed(model, "data.packing")
 
 
 def hf_model(folder, attention):

@@ -114,10 +114,10 @@ def test_the_check_of_packed_jobs_finds_documents_that_see_each_other(tiny_model
         kernel(lambda _query, _key, value, *_, **__: value.repeat(1, 2, 1).flip(0))
     model = hf_model(tiny_model("llama"), "varlen")
     if not crosses:
-        require_packed(model)
+        require_packed(model, "data.packing")
         return
     with pytest.raises(UserError, match=r"data\.packing: llama lets a packed row's documents see each other"):
-        require_packed(model)
+        require_packed(model, "data.packing")
 
 
 def built(folder, **settings):

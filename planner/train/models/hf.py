@@ -80,10 +80,14 @@ class HfCausal(nn.Module):
 
 
 @torch.no_grad()
-def require_packed(model: HfCausal) -> None:
+def require_packed(model: HfCausal, setting: str) -> None:
     """Check by two forward passes that a model keeps the documents of a packed row apart. All workers must call it.
 
     A masked token has a weight of exactly zero, so the logits must be equal to the bit.
+
+    Args:
+        model: the model, in shards or not.
+        setting: of the job, which packs rows. An error names it.
 
     Raises:
         UserError: other tokens in one document change the logits of the next.
@@ -99,7 +103,7 @@ def require_packed(model: HfCausal) -> None:
         model.reshard()
     if not torch.equal(one[:, 3:], other[:, 3:]):
         kind = model.hf.config.model_type
-        raise UserError(f"data.packing: {kind} lets a packed row's documents see each other. Remove packing")
+        raise UserError(f"{setting}: {kind} lets a packed row's documents see each other. Remove that setting")
 
 
 def transformers_name(name: str) -> str:

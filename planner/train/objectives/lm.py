@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from planner.job import LmObjective
 from planner.train.batches import TokenBatch
 from planner.train.log_probs import log_prob_sum
+from planner.train.sample_batches import SampleBatch
 
 
 class LanguageModelling:
@@ -24,11 +25,16 @@ class LanguageModelling:
     def __init__(self, config: LmObjective) -> None:
         del config  # it has no settings
 
-    def denominators(self, batch: TokenBatch) -> tuple[int, ...]:
+    def denominators(self, batch: TokenBatch | SampleBatch) -> tuple[int, ...]:
         """`(tokens,)`."""
         return (batch.num_tokens,)
 
-    def loss(self, model: nn.Module, batch: TokenBatch, totals: tuple[int, ...]) -> Tensor:
+    def loss(self, model: nn.Module, batch: TokenBatch | SampleBatch, totals: tuple[int, ...]) -> Tensor:
         """The sum over all tokens, divided by N. For a ghost, zero with a zero gradient."""
+        if isinstance(batch, SampleBatch):
+            texts = batch.sequences
+            total = log_prob_sum(model, texts.inputs, texts.labels, texts.documents)
+        else:
+            total = log_prob_sum(model, batch.inputs, batch.labels)
         # `max`: a global batch may have no token with loss, and then every part of the sum is zero.
-        return -log_prob_sum(model, batch.inputs, batch.labels) / max(totals[0], 1)
+        return -total / max(totals[0], 1)
