@@ -3,6 +3,8 @@
 from typing import Any
 
 from planner.errors import UserError
+from planner.plan.factory import MAX_GLOBAL_BATCH
+from planner.trl.refusals import unknown_trainer
 
 
 def exact(trainer: type, *, global_batch: int) -> Any:
@@ -18,11 +20,10 @@ def exact(trainer: type, *, global_batch: int) -> Any:
     Raises:
         UserError: the trainer's loss cannot be split exactly, or `global_batch` is out of range.
     """
-    from planner.plan import BatchSizes
-    from planner.trl.exact_batch import ExactBatch
-    from planner.trl.refusals import unknown_trainer
-
     if reason := unknown_trainer(trainer):
         raise UserError(reason)
-    BatchSizes(global_batch=global_batch, max_micro=1)
+    if not 1 <= global_batch <= MAX_GLOBAL_BATCH:
+        raise UserError(f"global_batch is {global_batch}. Write a whole number from 1 to {MAX_GLOBAL_BATCH}")
+    from planner.trl.exact_batch import ExactBatch  # which loads torch and transformers
+
     return type(trainer.__name__, (ExactBatch, trainer), {"global_batch": global_batch})

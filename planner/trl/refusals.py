@@ -19,13 +19,31 @@ _COUPLED = {
     "ORPOTrainer": "its NLL term is a mean over the tokens of one micro-batch",
 }
 
-# DPO losses of TRL 1.16 that are not a sum over pairs (dpo_trainer.py, `_compute_loss`).
-_COUPLED_DPO = {
+EXACT_DPO = frozenset(
+    {
+        "sigmoid",
+        "hinge",
+        "ipo",
+        "exo_pair",
+        "nca_pair",
+        "robust",
+        "bco_pair",
+        "sppo_hard",
+        "apo_zero",
+        "apo_down",
+        "discopop",
+        "sigmoid_norm",
+    }
+)
+"""DPO losses of TRL 1.16 that are a mean of a value per pair (dpo_trainer.py, `_compute_loss`)"""
+
+COUPLED_DPO = {
     "aot": "it sorts the pairs of one micro-batch",
     "aot_pair": "it sorts the pairs of one micro-batch",
     "aot_unpaired": "it sorts the pairs of one micro-batch",
     "sft": "it is a mean over the tokens of one micro-batch",
 }
+"""DPO losses that couple the pairs of a micro-batch: why"""
 
 
 def base_trainer(trainer: type) -> type | None:
@@ -129,8 +147,9 @@ def _loss(trainer: Any) -> Iterator[str]:
     name = base.__name__ if base is not None else ""
     if name == "DPOTrainer":
         for loss in dict.fromkeys(trainer.loss_types):
-            if loss in _COUPLED_DPO:
-                yield f"loss_type {loss!r} depends on the split: {_COUPLED_DPO[loss]}. Use a loss per pair"
+            if loss not in EXACT_DPO:
+                why = COUPLED_DPO.get(loss, "planner does not know it")
+                yield f"loss_type {loss!r} may depend on the split: {why}. Use a loss per pair, such as sigmoid"
     elif not trainer.args.average_tokens_across_devices:
         yield "average_tokens_across_devices is false, so losses are divided by one process's tokens. Leave it out"
     if name == "Trainer" and not (trainer._loss_shifts_labels and trainer.model_accepts_loss_kwargs):
