@@ -23,6 +23,7 @@ STORED: Mapping[str, int] = MappingProxyType(
         "samples": 1,
         "tokens": 2,
         "tracking": 1,
+        "trl": 1,
     }
 )
 """what is stored -> the format that this version of planner writes"""
