@@ -192,3 +192,17 @@ def test_a_relative_run_is_not_sent(cli, stages):
     assert refused.code == 2
     assert "after: earlier is relative, and runs are not sent with a job" in refused.err
     assert "--set after.run=/shared/earlier" in refused.err
+
+
+def test_a_run_cannot_go_on_from_itself(cli, recorded):
+    """The text says so, and not that the model is another one."""
+    refused = cli("run", recorded.job, "--nodes", "1", "--dry-run", "--set", f"after={recorded.run}")
+    assert "is the run itself (checkpoint.path)" in refused.err
+
+
+def test_an_audit_with_another_commit_on_record_is_not_clean(cli, stages, monkeypatch):
+    """As if the header named none."""
+    monkeypatch.setattr("planner.provenance.step_comparison.stage_of", lambda _facts: None)
+    audited = cli("audit", stages.run)
+    assert audited.code == 1
+    assert "WRONG         generation 1: it began from no run on record, and its job says step 4 of" in audited.out
