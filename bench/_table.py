@@ -36,6 +36,7 @@ def table() -> str:
             _plan,
             _loading,
             _same_as_trl,
+            _trl_plug,
         )
         for row in make()
     ]
@@ -100,6 +101,22 @@ def _same_as_trl() -> list[str]:
             f"TRL at its own W = {r['their_world_size']}, loss {r['first_loss']:.2f} to {r['last_loss']:.2f}",
         )
         for r in _rows("same_as_trl")
+    ]
+
+
+def _trl_plug() -> list[str]:
+    return [
+        _row(
+            "trl_plug",
+            f"TRL's {r['method'].upper()} trainer, {r['steps']} steps: the losses at W = 2, 3, 5, and through 4, 3, 5",
+            "with `planner.trl` within "
+            + ", ".join(f"{r[f'exact_{name}']:.0e}" for name in ("2", "3", "5", "4-3-5"))
+            + f" of TRL's at W = {r['their_world_size']}",
+            "TRL alone: within "
+            + ", ".join(f"{r[f'without_{name}']:.0e}" for name in ("2", "3", "5", "4-3-5"))
+            + f", with {r['batch_without_3']} and {r['batch_without_5']} samples in place of {r['global_batch']}",
+        )
+        for r in _rows("trl_plug")
     ]
 
 
