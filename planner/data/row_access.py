@@ -62,7 +62,7 @@ def open_access(source: RowSource, kind: Kind, progress: Progress) -> RowAccess:
     Raises:
         DataError: there is no data, a row has no or another format, or rows can only be read one after another.
     """
-    rows = open_rows(source)
+    rows = open_rows(source, kind)
     if isinstance(rows, TableRows):
         return _table(rows, progress, of_rows=False)
     if is_saved_folder(folder := Path(source.path)):
@@ -132,7 +132,7 @@ def _lines(root: Path, files: list[Path], source: RowSource, kind: Kind, progres
     num_bytes = sum(size for _, size, _ in stamps)
 
     def index() -> RowIndex:
-        positions = _checked(open_rows(source).read(), OneFormat(kind), progress)
+        positions = _checked(open_rows(source, kind).read(), OneFormat(kind), progress)
         return RowIndex(positions=positions, content=content_fingerprint(root, files, "lines"))
 
     facts = ("lines", source.model_dump_json(), kind, stamps)

@@ -236,6 +236,11 @@ class _Rows(Rows):
 
     @model_validator(mode="after")
     def _rows_are_known(self) -> Self:
+        if self.tokenize == "on_demand" and (loader := next(filter(None, (each.loader for each in self.sets)), None)):
+            raise ValueError(
+                f"the loader {loader} makes samples of all rows together, and tokenize: on_demand one by one. Write "
+                "tokenize: ahead"
+            )
         if self.tokenize == "on_demand" and self.bad_rows == "skip":
             raise ValueError(
                 "tokenize: on_demand must know the number of samples before it reads them, so it cannot leave out bad "
