@@ -241,10 +241,10 @@ class _Rows(Rows):
 
     @model_validator(mode="after")
     def _rows_are_known(self) -> Self:
-        if self.tokenize == "on_demand" and (named := [each.loader for each in self.sets if each.loader]):
+        if self.tokenize == "on_demand" and (loader := next(filter(None, (each.loader for each in self.sets)), None)):
             raise ValueError(
-                f"the loader {named[0]} groups rows by their prompt, so it needs all of them before the first step. "
-                "Write tokenize: ahead"
+                f"the loader {loader} makes samples of all rows together, and tokenize: on_demand one by one. Write "
+                "tokenize: ahead"
             )
         if self.tokenize == "on_demand" and self.bad_rows == "skip":
             raise ValueError(

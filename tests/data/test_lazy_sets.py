@@ -217,7 +217,11 @@ def test_what_can_only_be_read_in_order_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     ("kind", "settings", "error"),
-    [("pairs", {"bad_rows": "skip"}, "cannot leave out bad rows"), ("chat", {"packing": True}, "packing needs")],
+    [
+        ("pairs", {"bad_rows": "skip"}, "cannot leave out bad rows"),
+        ("pairs", {"loader": "dpo/hh"}, "the loader dpo/hh makes samples of all rows together"),
+        ("chat", {"packing": True}, "packing needs"),
+    ],
 )
 def test_settings_that_need_all_rows_are_refused(kind, settings, error):
     """When the job is read."""
