@@ -189,18 +189,19 @@ def test_the_largest_ids_are_kept(tmp_path, size, dtype):
 
 
 def test_the_header_names_the_tokenizer(models, tmp_path):
-    """Another vocabulary, and the same vocabulary with other rules, are other tokenizers. A copy is the same one."""
+    """One more id, and the same ids with other rules, are other tokenizers. A copy is the same one."""
     source = text(tmp_path / "texts", "hello there")
     words = [
         hf(word_level(tmp_path / "word", 10)),
         hf(word_level(tmp_path / "copy", 10)),
         hf(word_level(tmp_path / "other", 10, split=pre_tokenizers.BertPreTokenizer)),
+        hf(word_level(tmp_path / "more", 11)),
     ]
     digests = [
         prepare(source, tmp_path / "out", model=model, replace=True).tokenizer for model in (*models.values(), *words)
     ]
     assert digests[2] == digests[3]
-    assert len(set(digests)) == 4
+    assert len(set(digests)) == 5
     assert BYTES not in digests
 
 

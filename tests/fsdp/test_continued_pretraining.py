@@ -1,6 +1,7 @@
 """Continued pretraining on a token file of documents: the losses of plain transformers, at every world size."""
 
 import json
+from functools import cache
 
 import pytest
 import torch
@@ -72,6 +73,7 @@ def samples_of(model, documents):
     ]
 
 
+@cache
 def losses_of_transformers(model, documents):
     """A plain loop: the sequences of a step in one pass, each a row. The sum is divided by their predicted tokens."""
     from transformers import AutoModelForCausalLM
@@ -120,4 +122,4 @@ def test_ways_to_make_samples_differ(model):
     """Else the tests above would not tell them apart."""
     losses = [losses_of_transformers(model, documents) for documents in ("join", "mask", "separate")]
     for one, other in [(0, 1), (1, 2), (0, 2)]:
-        assert all(abs(a - b) > 1e-3 for a, b in zip(losses[one], losses[other], strict=True))
+        assert max(abs(a - b) for a, b in zip(losses[one], losses[other], strict=True)) > 1e-2
