@@ -247,7 +247,7 @@ def test_evaluations_apart_are_recomputed(here, name, data):
     made_up(here, job)
     found = audited(here / "run")
     assert found.clean, found.findings
-    edit(here / "test.jsonl", '"0 ', '"9 ')
+    edit(here / "test.jsonl", '"0 ', '"09 ')
     changed = "" if "path" in data else " (test.jsonl has other content)"
     (finding,) = audited(here / "run").findings
     assert finding == (
