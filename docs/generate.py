@@ -21,7 +21,7 @@ from typer.models import ArgumentInfo
 from planner.cli.commands import COMMANDS, load
 from planner.dispatch.run_metrics import METRICS
 from planner.files.schema import job_schema
-from planner.job import Job, Rows
+from planner.job import Job, Rows, duration
 from planner.job.objectives import OURS
 from planner.recipes import RecipeOptions, job_of, read_recipe
 
@@ -188,7 +188,7 @@ def _default(field: Field, sections: list[Field]) -> str:
 
 def _value(field: Field) -> str:
     """What may stand there, in words. `null` is not named where it is the default."""
-    if any("examples" in choice for choice in field.get("anyOf", ())):  # a whole number, or text with a unit
+    if any(choice.get("pattern") == duration.PATTERN for choice in field.get("anyOf", ())):
         words = [f"`{choice['const']}`" for choice in field["anyOf"] if "const" in choice]
         return " or ".join([*words, linked("Lengths", "length")])
     if "anyOf" in field:
@@ -202,7 +202,8 @@ def _value(field: Field) -> str:
         return f"list of {f'{len(items)}: ' if 'prefixItems' in field else ''}{_value(items[0])}"
     if kind == "object":
         return f"names with a {_value(field['additionalProperties'])}"
-    words = {"string": "text", "boolean": "`true` or `false`", "null": "`null`"}.get(kind, kind)
+    text = f"text such as `{field['examples'][0]}`" if "examples" in field else "text"
+    words = {"string": text, "boolean": "`true` or `false`", "null": "`null`"}.get(kind, kind)
     return ", ".join([words, *_bounds(field)])
 
 

@@ -1,12 +1,13 @@
 """Check which samples each step of a run used, without importing planner.
 
-    python docs/verify_run.py RUN [--data PATH] [--list]
+    python docs/verify_run.py RUN [--data PATH] [--eval-data PATH] [--list]
 
-Exit codes: 0 clean, 1 not clean, 2 wrong usage or too little memory, 3 clean as far as checked, but the samples (4), or
-the settings of an objective that another package brings, were not checked.
+Exit codes: 0 clean, 1 not clean, 2 wrong usage or too little memory, 3 clean as far as checked, but the samples (4),
+the samples of evaluations on a data set of their own (`eval.data`), or the settings of an objective that another
+package brings, were not checked.
 Needs Python 3.11 or newer, nothing else, and memory for twice the data and seven times the largest ledger. For data
 `python-stdlib` it needs the same Python that trained. A job may name any path as its data: for a stranger's run, say
-where the data is with --data. It checks:
+where the data is with --data. Then it reads `eval.data` only where --eval-data says. It checks:
 1. The files: each is a regular file inside the run's folder and of a bounded size. Manifests have their seal, records
    the form that planner writes. The files of the newest commit have their size and SHA-256. Each commit on record has
    the manifest whose SHA-256 the ledger holds. Each commit that a generation continued from or went past is on record.
@@ -20,8 +21,9 @@ where the data is with --data. It checks:
    lost, none is repeated.
 4. The samples: order, rows, tokens and checksums, recomputed from the job and your copy of the data, match the
    record. For models over bytes (`kind: gpt`) it recomputes `text`, `jsonl`, `tokens`, and `chat`, `pairs` and
-   `feedback` in JSON files, except packed data, splits, and `bad_rows: skip`. It cannot recompute samples that need a
-   tokenizer, a parquet file or Python code. Then the verdict says so. `planner audit` checks those.
+   `feedback` in JSON files, except mixtures, packed data, splits, chosen columns, and `bad_rows: skip`. It cannot
+   recompute samples that need a tokenizer, a parquet file or Python code. Then the verdict says so. `planner audit`
+   checks those.
 5. The learning rates and the number of steps match the job's schedule and length (not for a training loop of your
    own). Where samples were not recomputed, it takes the number of samples in an epoch from the record.
 It does NOT check that somebody computed anything: with the data, anyone can forge all of it. To check that, train
@@ -360,13 +362,37 @@ def read_any(job: dict, path: str) -> tuple[list, str]:
         raise Unread("a tokenizer, which this script does not run")
     if what["kind"] in {"text", "jsonl", "tokens"}:
         return read_data(path, what.get("field", ""), model["context"], what["kind"])
-    for key in ("packing", "split"):
+    for key in ("mixture", "packing", "split", "config", "columns"):
         if what.get(key):
             raise Unread(f"rows with data.{key}, which this script does not read")
     if what["bad_rows"] != "refuse":
         raise Unread("rows of which some may have been left out (data.bad_rows)")
     settings = (what.get("loss_on", ""), what["max_prompt"], what["cut_prompt"])
     return read_samples(path, what["kind"], *settings, model["context"])
+
+
+def part_of(samples: object, num_rows: int) -> int:
+    """Return how many of some rows `eval.samples` is: a number, or a part such as `5%`, rounded up."""
+    if isinstance(samples, str) and re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,30})?%", samples):
+        return math.ceil(Fraction(samples[:-1]) * num_rows / 100)
+    if not is_count(samples):
+        raise Wrong(f"its job has {str(samples)[:40]!r} as eval.samples")
+    return samples
+
+
+def withheld(job: dict, num_rows: int) -> int:
+    """Return how many rows are held out of training: none if the job evaluates on a data set of its own."""
+    return 0 if job["eval"].get("data") else part_of(job["eval"]["samples"], num_rows)
+
+
+def evaluated(job: dict, num_rows: int) -> list[int]:
+    """Return the rows that are evaluated, of the training data or of the data set of its own for evaluation."""
+    number = part_of(job["eval"]["samples"], num_rows)
+    if job["eval"].get("data") and number in {0, num_rows}:
+        return list(range(num_rows))
+    if number > num_rows:
+        raise Wrong(f"its job evaluates {number} samples, and the data has {num_rows}")
+    return [shuffled(index, num_rows, 0, 2, 0) for index in range(num_rows - number, num_rows)]
 
 
 def fed(sample: bytes | tuple) -> tuple[int, bytes]:
@@ -844,11 +870,19 @@ def check_measurements(header: dict, placed: list[tuple[int, dict]]) -> Iterator
 
 
 def check_generation(
-    run: Path, parent: dict, end: dict, described: list[dict], data: str, unread: list[tuple[str, str]], *, listed: bool
+    run: Path,
+    parent: dict,
+    end: dict,
+    described: list[dict],
+    places: tuple[str, str],
+    unread: list[tuple[str, str]],
+    *,
+    listed: bool,
 ) -> Iterator[str]:
     """Yield what is wrong with a generation of the lineage, from the step `parent` to the step `end`.
 
-    If its samples or settings cannot be recomputed, `unread` gets what, and the reason.
+    If its samples or settings cannot be recomputed, `unread` gets what, and the reason. `places` are the paths of its
+    data and of `eval.data`, or empty if they are where the job says.
     """
     records, tail, found = check_ledger(run, end["generation"], parent, end, described)
     yield from found
@@ -866,15 +900,18 @@ def check_generation(
     rows = None
     try:
         if identity["global_batch"] == job["batch"]["global"]:
-            rows, fingerprint = read_any(job, data or job["data"]["path"])
+            rows, fingerprint = read_any(job, places[0] or job["data"]["path"])
     except Unread as error:
         unread.append(("samples", f"they were made by {error}"))
     if rows is not None:
-        yield from check_data(header, job, data, fingerprint, len(rows))
+        yield from check_data(header, job, places[0], fingerprint, len(rows))
     steps = [record for record in records if record["kind"] == "step"]
     yield from first_of(check_steps(steps, header, job, rows, listed=listed))
     yield from first_of(check_rates(steps, header, job))
     evaluations = [record for record in (*records, *tail) if record["kind"] == "eval" and record["step"] <= end["step"]]
+    if job["eval"].get("data"):
+        rows, wrong = read_evaluated(header, job, places, unread)
+        yield from wrong
     yield from first_of(check_evaluations(evaluations, header, job, rows))
 
 
@@ -922,7 +959,7 @@ def check_settings(header: dict, before: dict, job: dict, unread: list[tuple[str
 
 def check_data(header: dict, job: dict, data: str, fingerprint: str, num_rows: int) -> Iterator[str]:
     """Yield what is wrong with the data, of which `data` is the path, or empty if it is where the job says."""
-    held_out = job["eval"]["samples"]
+    held_out = withheld(job, num_rows)
     cut = f"{fingerprint} {num_rows} rows, {held_out} held out"
     if sha256(cut.encode()).hexdigest() != header["identity"]["data"]:
         path = data or job["data"]["path"]
@@ -997,7 +1034,7 @@ def first_of(found: Iterator[str]) -> Iterator[str]:
 
 def check_steps(steps: list[dict], header: dict, job: dict, rows: list | None, *, listed: bool) -> Iterator[str]:
     """Yield each step whose record is not that of its samples. Without `rows`, none."""
-    size, held_out = job["batch"]["global"], job["eval"]["samples"]
+    size, held_out = job["batch"]["global"], withheld(job, len(rows)) if rows is not None else 0
     for number, step in enumerate(steps, header["step"]) if rows is not None else ():
         start = header["cursor"] + (number - header["step"]) * size
         chosen = [row_at(place, len(rows), held_out, job["train"]["seed"]) for place in range(start, start + size)]
@@ -1012,24 +1049,50 @@ def check_steps(steps: list[dict], header: dict, job: dict, rows: list | None, *
 
 
 def check_evaluations(records: list[dict], header: dict, job: dict, rows: list | None) -> Iterator[str]:
-    """Yield what is wrong with the samples, the tokens or the steps of evaluations."""
+    """Yield what is wrong with the samples, the tokens or the steps of evaluations.
+
+    `rows` are those that the job evaluates some or all of. None if they cannot be recomputed.
+    """
     if not records:
         return
-    size, samples, held_out = job["batch"]["global"], header["num_samples"], job["eval"]["samples"]
+    size, samples = job["batch"]["global"], header["num_samples"]
     total = total_of(job["train"], size, samples)
     every = steps_in(job["eval"]["every"], size, samples, total)
-    tokens = None
-    if rows is not None and held_out <= len(rows):
-        chosen = (shuffled(index, len(rows), 0, 2, 0) for index in range(len(rows) - held_out, len(rows)))
-        tokens = sum(fed(rows[row])[0] for row in chosen)
+    number, tokens = part_of(job["eval"]["samples"], 0), None
+    if rows is not None:
+        chosen = evaluated(job, len(rows))
+        number, tokens = len(chosen), sum(fed(rows[row])[0] for row in chosen)
+    is_known = rows is not None or number or not (job["eval"].get("data") or job["eval"]["samples"])
     for record in records:
         where = f"the evaluation before step {record['step']}"
-        if not held_out or record["samples"] != held_out:
-            yield f"{where}: it has {record['samples']} samples on record, and its job says {held_out!r}"
+        if is_known and (not number or record["samples"] != number):
+            yield f"{where}: it has {record['samples']} samples on record, and its job says {number}"
         if record["step"] % every and record["step"] != total:
             yield f"{where}: none was due there"
         if tokens is not None and record["tokens"] != tokens:
             yield f"{where}: it has {record['tokens']} tokens on record, and the held-out samples {tokens}"
+
+
+def read_evaluated(
+    header: dict, job: dict, places: tuple[str, str], unread: list[tuple[str, str]]
+) -> tuple[list | None, list[str]]:
+    """Return the rows of `eval.data`, and what is wrong with them. None if they cannot be recomputed."""
+    data, path = places[0], places[1] or job["eval"]["data"]["path"]
+    if data and not places[1]:
+        unread.append(("samples of evaluations", "with --data, eval.data is read only where --eval-data says"))
+        return None, []
+    try:
+        rows, fingerprint = read_any({**job, "data": {**job["data"], **job["eval"]["data"]}}, path)
+        chosen = evaluated(job, len(rows))
+    except Unread as error:
+        unread.append(("samples of evaluations", f"they were made by {error}"))
+        return None, []
+    except Wrong as error:
+        return None, [str(error)]
+    text = f"{fingerprint} {len(chosen)} chosen ".encode() + struct.pack(f"<{len(chosen)}q", *chosen)
+    if sha256(text).hexdigest() == header["facts"].get("evaluation", {}).get("fingerprint"):
+        return rows, []
+    return None, [f"the data at {path!r} is not what it was evaluated on"]
 
 
 # -- the whole run
@@ -1120,7 +1183,9 @@ def check_files(run: Path, newest: dict, findings: list[str]) -> None:
                 raise Wrong("torn or altered: its size or its SHA-256 is not what the manifest says")
 
 
-def check(run: Path, data: str, findings: list[str], unread: list[tuple[str, str]], *, listed: bool) -> str:
+def check(
+    run: Path, places: tuple[str, str], findings: list[str], unread: list[tuple[str, str]], *, listed: bool
+) -> str:
     """Collect what is wrong with the run, and return a summary of it."""
     run_id = None
     with noting(findings, "run.json"):
@@ -1160,7 +1225,7 @@ def check(run: Path, data: str, findings: list[str], unread: list[tuple[str, str
             if end is None:
                 found: Iterable[str] = check_ledger(run, number, parent, None, described)[2]
             else:
-                found = check_generation(run, parent, end, described, data, unread, listed=listed)
+                found = check_generation(run, parent, end, described, places, unread, listed=listed)
             findings.extend(f"generation {number}: {words}" for words in found)
     return f"{newest['step']} steps used positions [0, {newest['cursor']}) of the order, each exactly once"
 
@@ -1182,6 +1247,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", metavar="RUN", type=Path, help="a run's folder on this machine")
     parser.add_argument("--data", metavar="PATH", default="", help="the data, if not where the job says")
+    parser.add_argument("--eval-data", metavar="PATH", default="", help="the data of eval.data, if not there either")
     parser.add_argument("--list", action="store_true", help="print each step's data rows")
     arguments = parser.parse_args()
     if not arguments.run.is_dir():
@@ -1191,7 +1257,8 @@ def main() -> int:
     unread: list[tuple[str, str]] = []
     try:
         with noting(findings, arguments.run):
-            account = check(arguments.run, arguments.data, findings, unread, listed=arguments.list)
+            places = arguments.data, arguments.eval_data
+            account = check(arguments.run, places, findings, unread, listed=arguments.list)
     except MemoryError:
         print("verify_run: NOT CHECKED. There is too little memory here for this run")
         return 2

@@ -63,7 +63,7 @@ def _tokenized(
     data: ChatData | PairsData | FeedbackData, context: int, tokenizer: Tokenizer, progress: Progress
 ) -> SampleSet:
     """The samples of all sets. Each set is tokenized, checked and packed by itself."""
-    opened = [open_rows(each) for each in data.sets]
+    opened = [open_rows(each, data.kind) for each in data.sets]
     if not data.mixture:
         return _tokenized_set(_RowTokenizer(data, data.sets[0], context, tokenizer), opened[0].read(), progress)
     found = [rows.count() for rows in opened]

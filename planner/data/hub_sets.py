@@ -70,9 +70,30 @@ def load_set(source: RowSource) -> Any:
     path = source.path if is_hubs else str(expanded(source.path).absolute())
     try:
         with _quiet(datasets), _cache_only(datasets) if is_hubs and _is_out_of_reach(source) else nullcontext():
-            return datasets.load_dataset(path, source.config, split=source.split, revision=source.revision)
+            loaded = datasets.load_dataset(
+                path, source.config, data_dir=source.folder, split=source.split, revision=source.revision
+            )
+            is_cached = is_hubs and datasets.config.HF_HUB_OFFLINE
     except Exception as error:  # errors of the library, of the hub's client, of pyarrow, or OSError
         raise _not_loaded(source, error) from error
+    if is_cached and names_commit(source):
+        _require_commit(source, loaded)
+    return loaded
+
+
+def _require_commit(source: RowSource, loaded: Any) -> None:
+    """Check which commit the cache had. Without a network, the library takes any commit that is there.
+
+    Raises:
+        DataError: it is another one.
+    """
+    files = cached_files(loaded)
+    if any(source.revision not in file.parts for file in files):
+        raise DataError.of(
+            "data.revision",
+            f"{source.path}: the cache has another commit than {source.revision}, and the hub cannot be reached "
+            f"({files[0].parent}). Download that commit where there is a network, or write the one that is there",
+        )
 
 
 def cached_files(loaded: Any) -> tuple[Path, ...]:
@@ -127,5 +148,9 @@ def _not_loaded(source: RowSource, error: Exception) -> DataError:
             f"no file or folder at {source.path!r}, and no such data set in the hub's cache or on the hub ({reason}). "
             "Write a file, a folder or a glob, or download the data set where there is a network",
         )
-    fix = "" if source.config or source.split else f". For files in it, write a glob such as {source.path}/*.jsonl"
+    fix = (
+        ""
+        if source.config or source.folder or source.split
+        else f". For files in it, write a glob such as {source.path}/*.jsonl"
+    )
     return DataError.of("data.path", f"cannot load {source.name}: {reason}{fix}")

@@ -9,7 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.data.formats import Kind
 from planner.data.hub_sets import is_hub_name, load_set
+from planner.data.named_loaders import LOADERS, NamedLoader, loaded_rows
 from planner.data.paths import resolve
 from planner.data.row import Row, row_of
 from planner.data.row_files import reader_of
@@ -36,12 +38,45 @@ class SourceRows(Protocol):
         ...
 
 
-def open_rows(source: RowSource) -> SourceRows:
+def open_rows(source: RowSource, kind: Kind) -> SourceRows:
     """The rows that a job names.
+
+    Args:
+        source: where they are, and whose rules make them.
+        kind: the kind of data, which decides what a named loader makes of a prompt.
 
     Raises:
         DataError: there is no data, a file is broken, or the split is missing or ambiguous.
     """
+    if source.loader is None:
+        return _found(source)
+    loader, split = LOADERS[source.loader], source.split or "train"
+    found = _found(_for_loader(source, loader, split))
+    times = None
+    if loader.chosen is not None:
+        times = np.zeros(found.count(), np.int64)
+        times[loader.chosen(len(times), split)] = 1
+    return _Listed(list(loaded_rows(loader, found.read(times), kind, split)))
+
+
+def _for_loader(source: RowSource, loader: NamedLoader, split: str) -> RowSource:
+    """The rows that a named loader reads.
+
+    Raises:
+        DataError: it has no such split.
+    """
+    if not is_hub_name(source.path) and not Path(source.path).is_dir():
+        return source.model_copy(update={"split": None})  # files, which are the split
+    theirs = source.split
+    if loader.splits is not None and (theirs := loader.splits.get(split)) is None:
+        raise DataError.of(
+            "data.split",
+            f"{split!r}, but the loader {source.loader} has {' and '.join(loader.splits)}. Write one of them",
+        )
+    return source.model_copy(update={"split": theirs, "folder": source.folder or loader.folder})
+
+
+def _found(source: RowSource) -> SourceRows:
     folder = Path(source.path)
     if folder.is_dir() and is_saved_folder(folder):
         _refuse_hub_keys(source)
@@ -59,7 +94,7 @@ def read_rows(path: str, split: str | None) -> Iterator[Row]:
     Raises:
         DataError: there is no data, a file is broken, or the split is missing or ambiguous.
     """
-    return open_rows(RowSource(path=path, split=split)).read()
+    return _found(RowSource(path=path, split=split)).read()
 
 
 @dataclass(frozen=True)
@@ -102,8 +137,22 @@ class _Table:
         yield from _with_columns(rows, self.source)
 
 
+@dataclass(frozen=True)
+class _Listed:
+    """Rows in memory."""
+
+    rows: list[Row]
+
+    def count(self) -> int:
+        return len(self.rows)
+
+    def read(self, times: NDArray[np.int64] | None = None) -> Iterator[Row]:
+        for number, row in enumerate(self.rows):
+            yield from [row] * (1 if times is None else int(times[number]))
+
+
 def _refuse_hub_keys(source: RowSource) -> None:
-    for key in ("config", "revision"):
+    for key in ("config", "folder", "revision"):
         if getattr(source, key) is not None:
             raise DataError.of(
                 f"data.{key}", f"{source.path} is here, and only a data set of the hub has a {key}. Leave it out"

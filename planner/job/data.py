@@ -81,19 +81,49 @@ Columns = Annotated[
 """planner's name of a column -> its name in the data"""
 
 
+LoaderName = Literal[
+    "dpo/hh",
+    "dpo/shp",
+    "dpo/se",
+    "halos/hh",
+    "halos/hh_helpful",
+    "halos/hh_harmless",
+    "halos/shp",
+    "halos/oasst",
+    "halos/ultrabin",
+    "halos/ultrafeedback_armorm",
+    "halos/ultrachat",
+    "halos/s1k_11",
+    "halos/safe_rlhf",
+    "halos/alpacaeval",
+    "halos/tulu_v25",
+]
+"""the data sets that the DPO repository and HALOs load by name, and their rules for the rows"""
+Loader = Annotated[
+    LoaderName | None,
+    Field(
+        description="whose rules make samples of the rows: those of the DPO repository or HALOs for a data set that "
+        "they name. null means planner's own"
+    ),
+]
+Folder = Annotated[_Text | None, Field(description="folder within a data set on the hub (`data_dir`)")]
+
+
 class RowSource(Section):
     """Rows of one data set."""
 
     path: str = Field(min_length=1, description=_PATH)
     config: Config = None
+    folder: Folder = None
     split: Split = None
     revision: Revision = None
     columns: Columns = None
+    loader: Loader = None
 
     @property
     def name(self) -> str:
-        """The set as text: its path, configuration and split."""
-        return " ".join(filter(None, (self.path, self.config, self.split)))
+        """The set as text: its path, configuration, folder and split."""
+        return " ".join(filter(None, (self.path, self.config, self.folder, self.split)))
 
 
 class MixtureSet(RowSource):
@@ -129,9 +159,11 @@ class Rows(Section):
 
     path: str = Field(default="", description=f"{_PATH}. Write this or mixture")
     config: Config = None
+    folder: Folder = None
     split: Split = None
     revision: Revision = None
     columns: Columns = None
+    loader: Loader = None
     mixture: Annotated[
         tuple[MixtureSet, ...], Field(strict=False, max_length=_MOST_SETS), BeforeValidator(_as_sets)
     ] = Field(default=(), description="several data sets as one. Write this or path")
@@ -154,7 +186,7 @@ class Rows(Section):
     def _sets_say_their_own(self) -> Self:
         if not self.mixture:
             return self
-        found = [name for name in ("config", "split", "revision", "columns") if getattr(self, name) is not None]
+        found = [name for name in RowSource.model_fields if name != "path" and getattr(self, name) is not None]
         if found:
             raise ValueError(f"{found[0]} belongs to a set of the mixture. Write it there")
         weighted = sum(each.weight is not None for each in self.mixture)

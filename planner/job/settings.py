@@ -150,12 +150,14 @@ _Samples = Annotated[
 
 
 class Eval(Section):
-    """Evaluation on samples that are never trained on: held out of the training data, or from data of their own."""
+    """Evaluation on samples that are never trained on. A number of them, or a part such as 5%, rounded up.
+
+    Without `data` they are held out of training, and 0 means no evaluation. With `data`, 0 means all of its samples.
+    """
 
     samples: _Samples = Field(
         default=0,
-        description="samples to evaluate on, or a part of the rows such as 5%, rounded up. They are held out of "
-        "training, or are rows of eval.data. 0 means no evaluation, or all rows of eval.data",
+        description="samples held out of training, or used of eval.data",
     )
     data: Rows | None = Field(
         default=None,

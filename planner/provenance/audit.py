@@ -12,7 +12,7 @@ from planner.provenance.certificate import TensorDigests, check_certificate
 from planner.provenance.identity import recorded_plan
 from planner.provenance.lineage import Segment, read_lineage
 from planner.provenance.run_checks import check_formats, check_identity, check_outside, check_records, count_discarded
-from planner.provenance.set_counts import SetUse
+from planner.provenance.set_uses import SetUse
 from planner.provenance.step_comparison import derive
 from planner.store.run_folder import RunFolder
 

@@ -1,10 +1,8 @@
-"""What the ledger and manifests say of a run's data: the sets of a mixture, and the samples to evaluate on. Pure."""
+"""What the ledger and manifests say of a run's data, and how it differs from that of a job. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypeVar
-
-from pydantic import Field, TypeAdapter, ValidationError
+from typing import Any
 
 from planner.base.text import as_submitted, counted
 from planner.data.base import AnyDataset
@@ -13,32 +11,26 @@ from planner.data.open import sets_of
 from planner.data.sample_sets import SampleSet, SetRows
 from planner.events.resuming import EvaluationChanged
 from planner.order.order import Order, chosen_in
-from planner.store.records import EvaluationFact, StoredSet
+from planner.store.data_facts import StoredEvaluation, StoredSet, evaluation_in, facts_about, sets_in
 
-SETS = "sets"
-"""the fact about the sets of a mixture to train on"""
-EVALUATION = "evaluation"
-"""the fact about a data set of its own for evaluation"""
 _MOST_NAMED = 5
-_Fact = TypeVar("_Fact")
-_SETS: TypeAdapter[tuple[StoredSet, ...]] = TypeAdapter(Annotated[tuple[StoredSet, ...], Field(strict=False)])
-_EVALUATION: TypeAdapter[EvaluationFact] = TypeAdapter(EvaluationFact)
 
 
 def data_facts(dataset: AnyDataset, order: Order) -> dict[str, Any]:
     """The facts about a job's data, as JSON values. Empty if it is one data set, of which samples are held out."""
-    facts: dict[str, Any] = {}
-    if sets := sets_of(dataset):
-        facts[SETS] = _SETS.dump_python(_stored(sets, order.set_held_out), mode="json")
-    if isinstance(dataset, WithEvaluation):
-        evaluation = EvaluationFact(
-            samples=order.num_held_out,
-            rows=dataset.evaluation.num_rows,
-            fingerprint=dataset.evaluation_fingerprint,
-            sets=_stored(dataset.evaluation.sets, evaluated_of_sets(dataset.evaluation, order.num_held_out)),
-        )
-        facts[EVALUATION] = evaluation.model_dump(mode="json")
-    return facts
+    sets = sets_of(dataset)
+    evaluation = _evaluation(dataset, order.num_held_out) if isinstance(dataset, WithEvaluation) else None
+    return facts_about(_stored(sets, order.set_held_out) if sets else (), evaluation)
+
+
+def _evaluation(dataset: WithEvaluation, num_samples: int) -> StoredEvaluation:
+    evaluation = dataset.evaluation
+    return StoredEvaluation(
+        samples=num_samples,
+        rows=evaluation.num_rows,
+        fingerprint=dataset.evaluation_fingerprint,
+        sets=_stored(evaluation.sets, evaluated_of_sets(evaluation, num_samples)),
+    )
 
 
 def evaluated_of_sets(evaluation: SampleSet, num_samples: int) -> tuple[int, ...]:
@@ -53,14 +45,9 @@ def _stored(sets: Sequence[SetRows], evaluated: Sequence[int]) -> tuple[StoredSe
     )
 
 
-def evaluation_in(facts: Mapping[str, Any]) -> EvaluationFact | None:
-    """The fact about a data set of its own for evaluation. None if there is none, or if it cannot be read."""
-    return _read(_EVALUATION, facts.get(EVALUATION))
-
-
 def set_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """How the sets of the mixture differ between a run's facts and those of a job, one text each."""
-    return _differences(_sets_in(before), _sets_in(now))
+    return _differences(sets_in(before), sets_in(now))
 
 
 def evaluation_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[EvaluationChanged]:
@@ -68,21 +55,8 @@ def evaluation_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> lis
     old, new = evaluation_in(before), evaluation_in(now)
     if old is None or new is None or old.fingerprint == new.fingerprint:
         return []
-    return [
-        EvaluationChanged(before=old.samples, now=new.samples, sets="; ".join(_differences(old.sets, new.sets)) or None)
-    ]
-
-
-def _sets_in(facts: Mapping[str, Any]) -> tuple[StoredSet, ...]:
-    return _read(_SETS, facts.get(SETS)) or ()
-
-
-def _read(form: TypeAdapter[_Fact], value: Any) -> _Fact | None:
-    """A stored fact, or None. Another version of planner may have written others."""
-    try:
-        return form.validate_python(value)
-    except ValidationError:
-        return None
+    sets = "; ".join(_differences(old.sets, new.sets)) or None
+    return [EvaluationChanged(before=old.samples, now=new.samples, sets=sets)]
 
 
 def _differences(before: Sequence[StoredSet], now: Sequence[StoredSet]) -> list[str]:

@@ -7,9 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from planner.base.text import counted
 from planner.data.base import AnyDataset, Progress, no_progress
 from planner.data.evaluation import WithEvaluation, training_part
@@ -20,7 +17,8 @@ from planner.events.resuming import ChangeAccepted, SettingChanged
 from planner.job import HfModel, Job
 from planner.order.order import Order, chosen_rows
 from planner.plan import BatchSizes, Plan, make_plan
-from planner.provenance.data_facts import evaluation_in, set_changes
+from planner.provenance.data_facts import set_changes
+from planner.store.data_facts import evaluation_in
 from planner.store.jobs import job_values
 from planner.store.records import GenerationRecord, TrainingIdentity, joint_digest
 
@@ -34,7 +32,9 @@ def open_data(job: Job, progress: Progress = no_progress) -> tuple[AnyDataset, O
     dataset = training = open_dataset(job.data, job.model, progress)
     if (evaluation := open_evaluation(job, progress)) is not None:
         assert isinstance(training, SampleSet)  # the job was validated when it was made
-        dataset = WithEvaluation(training=training, evaluation=evaluation, chosen=_evaluated(job, evaluation))
+        sizes = tuple(each.num_rows for each in evaluation.sets) or (evaluation.num_rows,)
+        chosen = chosen_rows(sizes, _num_evaluated(job, evaluation.num_rows))
+        dataset = WithEvaluation(training=training, evaluation=evaluation, chosen=chosen)
     order = Order(
         num_rows=training.num_rows,
         num_held_out=dataset.num_rows - training.num_rows or job.eval.num_samples(training.num_rows),
@@ -45,19 +45,19 @@ def open_data(job: Job, progress: Progress = no_progress) -> tuple[AnyDataset, O
     return dataset, order
 
 
-def _evaluated(job: Job, evaluation: SampleSet) -> NDArray[np.int64]:
-    """The rows of `eval.data` to evaluate on.
+def _num_evaluated(job: Job, found: int) -> int:
+    """How many of the rows of `eval.data` are evaluated.
 
     Raises:
         DataError: there are too few.
     """
-    found, wanted = evaluation.num_rows, job.eval.num_samples(evaluation.num_rows)
+    wanted = job.eval.num_samples(found)
     if wanted > found:
         raise DataError.of(
             "eval.samples",
             f"eval.data has {counted(found, 'sample')}, and {wanted} are to be evaluated. Write 0 for all",
         )
-    return chosen_rows(tuple(each.num_rows for each in evaluation.sets) or (found,), wanted)
+    return wanted
 
 
 def identity_of(job: Job, dataset: AnyDataset, order: Order, *, is_stored: bool = False) -> TrainingIdentity:

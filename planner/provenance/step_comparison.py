@@ -5,20 +5,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from planner.base.disk import is_file, place_text
 from planner.data.base import AnyDataset
 from planner.data.open import sets_of
+from planner.data.sample_sets import SetRows
 from planner.errors import UserError
 from planner.job import Job, OwnOptimizer
 from planner.job.step_schedule import StepSchedule, learning_rate, lengths
 from planner.order.order import Order
-from planner.provenance.data_facts import EVALUATION, SETS, data_facts, evaluation_changes, set_changes
+from planner.order.set_counts import SetCounts
+from planner.provenance.data_facts import data_facts, evaluation_changes, set_changes
 from planner.provenance.identity import identity_of, open_data, recorded_plan
 from planner.provenance.lineage import Segment
-from planner.provenance.set_counts import SetCounts, SetUse
+from planner.provenance.set_uses import SetUse, miscount_texts, uses_of
+from planner.store.data_facts import EVALUATION, SETS
 from planner.store.records import EvalRecord, GenerationRecord, StepRecord, TrainingIdentity
 from planner.store.run_folder import RunFolder
 
@@ -65,8 +65,8 @@ def derive(
         lost=deriver.lost,
         repeated=deriver.repeated,
         mismatched=deriver.mismatched,
-        findings=(*deriver.findings, *(deriver.counts.findings if deriver.counts else ())),
-        sets=deriver.counts.uses if deriver.counts else (),
+        findings=(*deriver.findings, *(miscount_texts(deriver.sets, deriver.counts) if deriver.counts else ())),
+        sets=uses_of(deriver.sets, deriver.counts) if deriver.counts else (),
     )
 
 
@@ -102,8 +102,9 @@ class _Deriver:
         self._named: set[tuple[str, str, object]] = set()
         self.lost = self.repeated = self.mismatched = 0
         self.findings: list[str] = []
-        self.counts: SetCounts | None = None
+        self.sets: tuple[SetRows, ...] = ()
         """of the newest mixture that the run was trained on"""
+        self.counts: SetCounts | None = None
 
     def check(self, segment: Segment, progress: Callable[[int], None]) -> None:
         """Check a generation's header, its steps and its evaluations. `progress` is called with each completed step."""
@@ -186,7 +187,8 @@ class _Deriver:
     def _check_samples(self, recipe: _Recipe, step: int, record: StepRecord, positions: range) -> None:
         """Compare tokens and checksum with those of the samples at these positions of the order."""
         rows = recipe.order.rows(positions.start, positions.stop)
-        self._count_sets(recipe, positions.start, rows)
+        if counts := self._counts_of(recipe):
+            counts.take(positions.start, rows)
         tokens, check_sum = _evidence(recipe, rows)
         # Only the user's own training loop knows the number by which it divides its loss.
         if (record.tokens if recipe.job.is_own else tokens, check_sum) != (record.tokens, record.checksum):
@@ -196,13 +198,12 @@ class _Deriver:
                 f"[{positions.start}, {positions.stop})"
             )
 
-    def _count_sets(self, recipe: _Recipe, start: int, rows: NDArray[np.int64]) -> None:
-        """Count the rows of a step, set by set. Another mixture starts the counts again."""
-        if not (sets := sets_of(recipe.dataset)):
-            return
-        if self.counts is None or (self.counts.sets, self.counts.order) != (sets, recipe.order):
-            self.counts = SetCounts(sets, recipe.order)
-        self.counts.take(start, rows)
+    def _counts_of(self, recipe: _Recipe) -> SetCounts | None:
+        """The counts of a mixture's sets. Another mixture starts them again. None for a single data set."""
+        sets = sets_of(recipe.dataset)
+        if sets and (self.counts is None or (self.sets, self.counts.order) != (sets, recipe.order)):
+            self.sets, self.counts = sets, SetCounts(recipe.order)
+        return self.counts if sets else None
 
     def _open(self, header: GenerationRecord) -> _Recipe:
         if header.job_digest not in self._opened:

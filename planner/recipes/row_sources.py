@@ -75,7 +75,7 @@ class Place:
     """What is at the name of a data set. Without `keys` and `load`, nothing that planner knows loads its rows."""
 
     keys: Mapping[str, str] = field(default_factory=dict)
-    """path, config and split for the job, empty if planner does not read the rows where they are"""
+    """path, config, folder and split for the job, empty if planner does not read the rows where they are"""
     load: str = ""
     """Python that loads the rows"""
     lack: str = ""
@@ -112,15 +112,15 @@ def place_of(source: DatasetSource, kind: Kind) -> Place:
         return Place()
     if source.files is None and _is_path(source.name):
         return _missing(source)
-    if source.files is None and source.folder is None and is_hub_name(source.name):
+    if source.files is None and is_hub_name(source.name):
         return Place(keys=_named(source))
     return Place(load=f"load_dataset({_arguments(source)})")
 
 
 def _named(source: DatasetSource) -> dict[str, str]:
     """A data set with the hub's layout as a job names it."""
-    config = {"config": source.config} if source.config else {}
-    return {"path": source.name, **config, "split": source.wanted_split}
+    named = {"path": source.name, "config": source.config, "folder": source.folder, "split": source.wanted_split}
+    return {key: value for key, value in named.items() if value}
 
 
 def short_name(name: str) -> str:

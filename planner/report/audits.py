@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from planner.base.text import counted
 from planner.provenance.audit import Audit
-from planner.provenance.set_counts import SetUse
+from planner.provenance.set_uses import SetUse
 from planner.report.plan_table import split_text
 from planner.report.text_columns import aligned
 

@@ -86,33 +86,6 @@ class RunId(Sealed):
     created_s: float
 
 
-class StoredSet(StoredModel):
-    """One set of the mixture that a run trains or evaluates on.
-
-    Headers and manifests list those of the training in their facts, as `sets`.
-    """
-
-    name: str
-    """path, configuration and split"""
-    rows: Count
-    """that it has in the mixture"""
-    evaluated: Count
-    """how many of them are evaluated and not trained on"""
-    fingerprint: Digest
-
-
-class EvaluationFact(StoredModel):
-    """The data set of its own that a run evaluates on. Headers and manifests have it in their facts, as `evaluation`."""
-
-    samples: Count
-    """how many of its rows are evaluated"""
-    rows: Count
-    fingerprint: Digest
-    """over the samples"""
-    sets: tuple[StoredSet, ...] = Field(strict=False)
-    """those of a mixture. Empty for a single data set"""
-
-
 class AcceptedChange(StoredModel):
     """A change that the user accepted by name (`planner.events.resuming.ChangeAccepted`)."""
 

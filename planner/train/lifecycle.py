@@ -27,7 +27,7 @@ from planner.job.step_schedule import StepSchedule, conversions, repeated_sample
 from planner.keeper.addresses import Keepers
 from planner.plan import FIRST_COLLECTIVES_S
 from planner.plan.commit_size import COPIES_ON_OWN_NODE, COPIES_ON_TWO_NODES
-from planner.provenance.data_facts import evaluation_in
+from planner.store.data_facts import evaluation_in
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 from planner.story.earlier import EarlierGenerations, read_earlier

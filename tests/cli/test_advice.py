@@ -150,7 +150,14 @@ def test_the_demo_audits_a_loop_of_ones_own_without_another_option(cli, own_job,
 
     def plan_start(job, *_, **__):
         folder = RunFolder(Storage(job.run_path))
-        no = {"local": None, "accept": frozenset(), "committed": None, "passed_over": (), "data_notes": ()}
+        no = {
+            "local": None,
+            "accept": frozenset(),
+            "committed": None,
+            "passed_over": (),
+            "data_notes": (),
+            "evaluation": (),
+        }
         no |= {"notes": (), "changes": (), "begins": "", "opening": "", "resume_command": ""}
         return Start(job=job, address="", run=folder, num_samples=9, total_steps=4, **no)
 

@@ -35,11 +35,12 @@ def test_a_new_run_is_described_and_not_begun(cli, job, tmp_path):
     assert lines[0] == f"tiny: a new run in {tmp_path}/run"
     assert lines[1] == "cluster   local Ray cluster, 3 workers (CPU)"
     assert lines[2] == "steps     0 to 3, 6 samples each"
-    assert lines[3] == "compute   fp32, sdpa attention, torch's kernels, blocks not compiled, activations kept"
-    assert lines[9] == "commits   every 2 steps, files kept for the newest 2"
-    assert lines[15].endswith("the storage can hold a run.")
-    assert lines[18].split()[:2] == ["3", "3"]
-    assert "3 x 2" in lines[18]
+    assert lines[3] == "eval      5 of 110 samples, held out of training"
+    assert lines[4] == "compute   fp32, sdpa attention, torch's kernels, blocks not compiled, activations kept"
+    assert lines[10] == "commits   every 2 steps, files kept for the newest 2"
+    assert lines[16].endswith("the storage can hold a run.")
+    assert lines[19].split()[:2] == ["3", "3"]
+    assert "3 x 2" in lines[19]
     assert lines[-1] == "dry run: nothing was started, nothing was kept"
     assert sorted(tmp_path.rglob("*")) == before
 

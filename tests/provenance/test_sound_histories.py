@@ -131,7 +131,7 @@ def test_a_run_may_go_on_while_the_script_reads_it(tmp_path):
         return found
 
     script.read_commits = read_and_go_on
-    script.check(Path(made.run.storage.url), "", findings, [], listed=False)
+    script.check(Path(made.run.storage.url), ("", ""), findings, [], listed=False)
     assert (made.generation, findings) == (3, [])
 
 

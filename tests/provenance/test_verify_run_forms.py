@@ -151,7 +151,7 @@ def test_its_defaults_are_ours(script):
 class _Data:
     """An identity needs no more of a data set and an order."""
 
-    fingerprint, num_rows, num_held_out = "f", 9, 0
+    fingerprint, num_rows, num_withheld = "f", 9, 0
 
 
 def same_identity(script, job):

@@ -89,7 +89,7 @@ def commands(to_do):
 
 def texts(data):
     """The prompts of the rows that an epoch of the job uses."""
-    opened = [open_rows(each) for each in data.sets]
+    opened = [open_rows(each, data.kind) for each in data.sets]
     found = [rows.count() for rows in opened]
     used = used_rows(data.sets, found)
     times = [times_used(*counts, data.seed) for counts in zip(found, used, strict=True)]
@@ -220,9 +220,10 @@ def test_the_list_of_trl_has_the_arguments_of_load_dataset():
     found, has_code = trained_on(RECIPE + below)
     assert (sorted(found), has_code) == (sorted([*ALL, *ALL]), False)
     hub = f"{RECIPE}datasets:\n  - {{path: org/x, data_dir: a}}\n  - {{path: org/x, data_files: [b.json]}}\n"
-    first, second = commands(converted(hub)[1])
-    assert "load_dataset('org/x', data_dir='a', split='train')" in first
-    assert "load_dataset('org/x', data_files=['b.json'], split='train')" in second
+    data, to_do = converted(hub)
+    assert data.sets[0].name == "org/x a train"
+    (code,) = commands(to_do)
+    assert "load_dataset('org/x', data_files=['b.json'], split='train')" in code
 
 
 def test_fractions_of_trl_are_shares_of_the_mixture():

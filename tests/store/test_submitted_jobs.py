@@ -11,7 +11,7 @@ from planner.provenance.identity import identity_of, job_changes
 from planner.runner.execute import RunResult
 from planner.store.jobs import job_digest, job_file
 
-Data = SimpleNamespace(fingerprint="f", num_rows=9, num_held_out=0)
+Data = SimpleNamespace(fingerprint="f", num_rows=9, num_withheld=0)
 UNPACKED = "/tmp/ray/session_{}/runtime_resources/working_dir_files/_ray_pkg_{}"
 OWN = {"model": {"kind": "own"}, "objective": "own", "data": {"kind": "own", "path": "jobs/loop.py"}}
 HF = {
