@@ -44,8 +44,9 @@ def _form(job: Job) -> _Form:
     if not isinstance(job.data, Rows):
         return ""
     sets, holds_out = job.data.sets, job.eval.samples != 0 and job.eval.data is None
-    files = sum(_loader(each.path) != "" for each in sets)
-    if any(each.rows is not None or _renames(each) for each in sets) or not all(map(_is_loadable, sets)):
+    # Only `datasets` of TRL takes files, and a folder within a data set.
+    files = sum(_loader(each.path) != "" or each.folder is not None for each in sets)
+    if any(each.rows is not None or each.loader or _renames(each) for each in sets) or not all(map(_is_loadable, sets)):
         return ""
     is_one = len(sets) == 1 and not files and sets[0].fraction is None and sets[0].weight is None
     if is_one and not holds_out and (sets[0].columns is None or job.eval.data is not None):
@@ -83,7 +84,7 @@ def _write_sets(rendering: Rendering, data: Rows, form: _Form) -> None:
         written = [f"--dataset_{key} {shlex.quote(value)}" for key, value in options.items() if value]
         rendering.write("data.path data.config data.split data.mixture", *written, "--output_dir OUT")
         return
-    rendering.write("data.path data.config data.split data.columns data.mixture", "--output_dir OUT")
+    rendering.write("data.path data.config data.folder data.split data.columns data.mixture", "--output_dir OUT")
     held = _test_split_size(rendering.job)
     if form == "list":
         listed = "".join(f"  - {json.dumps(_of_trl(each))}\n" for each in data.sets)
@@ -99,7 +100,8 @@ def _of_trl(each: MixtureSet) -> dict[str, Any]:
     loader = _loader(each.path)
     source = {"path": loader, "data_files": each.path} if loader else {"path": each.path}
     split = None if loader else each.split
-    return _without_nulls({**source, "name": each.config, "split": split, **_columns(each), "fraction": each.weight})
+    named = {**source, "name": each.config, "data_dir": each.folder, "split": split}
+    return _without_nulls({**named, **_columns(each), "fraction": each.weight})
 
 
 def _of_handbook(each: MixtureSet) -> dict[str, Any]:
@@ -150,7 +152,9 @@ def _is_split_of_the_same(job: Job) -> bool:
         return False
     test, train = rows.sets[0], job.data.sets[0]
     is_plain = test.split is not None and test.columns == train.columns and test.fraction is None and test.rows is None
-    return is_plain and (test.path, test.config, test.revision) == (train.path, train.config, train.revision)
+    return is_plain and all(
+        getattr(test, key) == getattr(train, key) for key in ("path", "config", "folder", "revision", "loader")
+    )
 
 
 def _eval_every(job: Job) -> list[str]:

@@ -11,7 +11,7 @@ from planner.recipes.scalars import number
 
 # Null is a choice for these: no clipping, no limit of prompts. Any other null means that the job has no such value.
 _MEANINGFUL_NULLS = ("train.clip_norm", "data.max_prompt")
-DATA_SETS = "data.path data.config data.split data.revision data.columns data.mixture data.seed"
+DATA_SETS = "data.path data.config data.folder data.split data.revision data.columns data.loader data.mixture data.seed"
 """the values that name data sets"""
 # Objectives that the target systems compute in another way, and how.
 _DIFFERENT = {"kto": "planner's KL baseline is over the whole batch, that system's over micro-batches"}

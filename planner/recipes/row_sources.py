@@ -79,7 +79,7 @@ class Place:
     """What is at the name of a data set. Without `keys` and `load`, nothing that planner knows loads its rows."""
 
     keys: Mapping[str, str] = field(default_factory=dict)
-    """path, config and split for the job, empty if planner does not read the rows where they are"""
+    """path, config, folder and split for the job, empty if planner does not read the rows where they are"""
     load: str = ""
     """Python that loads the rows"""
     lack: str = ""
@@ -129,8 +129,8 @@ def _place_of_name(source: DatasetSource, kind: Kind) -> Place:
 
 def _named(source: DatasetSource) -> dict[str, str]:
     """A data set with the hub's layout as a job names it."""
-    given = {"config": source.config, "folder": source.folder}
-    return {"path": source.name, **{key: value for key, value in given.items() if value}, "split": source.wanted_split}
+    named = {"path": source.name, "config": source.config, "folder": source.folder, "split": source.wanted_split}
+    return {key: value for key, value in named.items() if value}
 
 
 def short_name(name: str) -> str:

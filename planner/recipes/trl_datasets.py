@@ -13,7 +13,7 @@ from planner.recipes.entries import KeyReader
 from planner.recipes.row_sources import DatasetSource
 
 _MIXTURE = "dataset_mixture"
-_FIRST_ROWS = "The script takes the first rows of a set, planner chooses as many by data.seed"
+_FIRST_ROWS = "the script takes the first rows of a set, planner chooses as many by data.seed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,8 @@ def _of_list(keys: KeyReader, listed: list[Any]) -> NamedSets:
         for each, share in zip(sections, shares, strict=True)
         if not has_shares or share
     ]
-    remark = f"weight is fraction, as TRL's shares are relative to each other. {_FIRST_ROWS}" if has_shares else ""
+    relative = "weight is the recipe's fraction, because TRL takes fractions relative to each other"
+    remark = f"{relative}, and {_FIRST_ROWS}" if has_shares else ""
     return NamedSets(train=train, held_key="test_split_size", remark=remark)
 
 

@@ -220,10 +220,10 @@ def test_the_list_of_trl_has_the_arguments_of_load_dataset():
     found, has_code = trained_on(RECIPE + below)
     assert (sorted(found), has_code) == (sorted([*ALL, *ALL]), False)
     hub = f"{RECIPE}datasets:\n  - {{path: org/x, data_dir: a}}\n  - {{path: org/x, data_files: [b.json]}}\n"
-    data, draft = converted(hub)
-    assert [(each.path, each.folder) for each in data.sets] == [("org/x", "a"), ("data/x/", None)]
-    (command,) = commands(draft)
-    assert "load_dataset('org/x', data_files=['b.json'], split='train')" in command
+    data, to_do = converted(hub)
+    assert data.sets[0].name == "org/x a train"
+    (code,) = commands(to_do)
+    assert "load_dataset('org/x', data_files=['b.json'], split='train')" in code
 
 
 def test_fractions_of_trl_are_shares_of_the_mixture():

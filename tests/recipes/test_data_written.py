@@ -74,6 +74,12 @@ def test_shares_of_a_mixture_are_those_of_trl(tmp_path):
     assert [each.weight for each in read_back(tmp_path, made).data.sets] == [3.0, 1.0]
 
 
+def test_a_folder_within_a_data_set_is_an_entry_of_trls_list(tmp_path):
+    made, _ = written(tmp_path, {"path": "org/a", "folder": "f"})
+    assert yaml.safe_load(made.file) == {"datasets": [{"path": "org/a", "data_dir": "f"}]}
+    assert read_back(tmp_path, made).data.folder == "f"
+
+
 def test_rows_held_out_of_one_set_need_a_mixture_of_one(tmp_path):
     made, _ = written(tmp_path, {"path": "org/a", "split": "s"}, {"samples": 64})
     assert yaml.safe_load(made.file)["dataset_mixture"]["datasets"] == [{"id": "org/a", "split": "s"}]
@@ -90,6 +96,12 @@ def test_trackers_stand_in_the_same_file(tmp_path):
 @pytest.mark.parametrize(
     ("data", "evaluation", "said"),
     [
+        ({"path": "org/a", "loader": "dpo/shp"}, None, "data.path org/a, data.loader dpo/shp: write your data set"),
+        (
+            {"path": "org/a", "folder": "f"},
+            {"data": {"path": "org/a", "folder": "g", "split": "test"}},
+            "eval.data.folder g",
+        ),
         ({"mixture": [{"path": "org/a", "rows": 10}]}, None, "data.mixture [{path: org/a, rows: 10}]"),
         ({"mixture": [{"path": "a.jsonl", "fraction": 0.5}]}, None, "data.mixture [{path: a.jsonl, fraction: 0.5}]"),
         ({"mixture": [{"path": "org/a", "fraction": 2}]}, None, "data.mixture [{path: org/a, fraction: 2}]"),

@@ -75,12 +75,14 @@ OPTIONS = {
         "data.config": ("--dataset_config ", '"config": ', '"name": '),
         "data.split": ("--dataset_train_split ", '"split": '),
         "data.columns": '"columns": ',
+        "data.folder": '"data_dir": ',
         "data.mixture": "dataset",
         "data.seed": " seed: ",
         "eval.samples": "test_split_size: ",
         "eval.every": "--eval_strategy ",
         "eval.data.path": "--dataset_test_split ",
         "eval.data.config": "--dataset_test_split ",
+        "eval.data.folder": "--dataset_test_split ",
         "eval.data.split": "--dataset_test_split ",
         "eval.data.revision": "--dataset_test_split ",
         "eval.data.columns": "--dataset_test_split ",
@@ -199,7 +201,7 @@ gpt = section(
 
 
 columns = st.none() | st.sampled_from([{"messages": "messages"}, {"messages": "talk"}])
-hub = {"config": maybe_name, "split": maybe_name, "revision": maybe_name, "columns": columns}
+hub = {"config": maybe_name, "folder": maybe_name, "split": maybe_name, "revision": maybe_name, "columns": columns}
 sets = st.lists(
     section(
         path=st.sampled_from(["org/a", "org/b", "c.jsonl"]), **hub,
