@@ -127,7 +127,7 @@ def set_eval(draft: Draft, keys: KeyReader, facts: TrlFacts, named: NamedSets) -
         text = f"eval.samples {held}: {named.held_key}, held out of the rows"
         draft.derive("eval.samples", held, text, named.held_key)
     elif rows := rows_of(kind_of(facts.method), named.test):
-        _set_test_rows(draft, rows)
+        _set_test_rows(draft, rows, "dataset_test_split" if keys.has("dataset_test_split") else "eval_strategy")
     else:
         draft.set("eval.samples", 0)
         draft.ask(_no_test_rows(named))
@@ -157,8 +157,8 @@ def _held_out(keys: KeyReader, named: NamedSets) -> int | str:
     return 0
 
 
-def _set_test_rows(draft: Draft, rows: dict[str, Any]) -> None:
-    draft.derive("eval.data", rows, f"eval.data {shown_sets(rows)}: the split that the recipe evaluates")
+def _set_test_rows(draft: Draft, rows: dict[str, Any], key: str) -> None:
+    draft.derive("eval.data", rows, f"eval.data {shown_sets(rows)}: the split that the recipe evaluates ({key})")
     draft.set("eval.samples", 0)
     draft.remarks["eval.samples"] = "all rows of eval.data"
     draft.told.add("dataset_test_split")
