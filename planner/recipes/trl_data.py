@@ -1,7 +1,7 @@
 """Drafts a job's data section from the keys of a TRL recipe: data sets, truncation, packing, and what bears loss."""
 
 from planner.job.objectives import OURS
-from planner.recipes.drafting import carry
+from planner.recipes.drafting import carry, plain
 from planner.recipes.drafting_data import set_data
 from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Draft, Note
@@ -12,6 +12,7 @@ def set_data_of(draft: Draft, keys: KeyReader, method: str, named: NamedSets) ->
     """Sets the data section, and adds what the user must do to have the rows there."""
     set_data(draft, kind_of(method), named.train, named.seed)
     draft.told |= named.told
+    _note_carried(draft, keys)
     for source in named.train:
         if source.text:
             draft.carried.append(Note(key="dataset_text_field", text=f"data.columns: {{text: {source.text}}}"))
@@ -36,6 +37,13 @@ def set_data_of(draft: Draft, keys: KeyReader, method: str, named: NamedSets) ->
         draft.derive("data.loss_on", "completions", "data.loss_on completions")
     else:
         draft.derive("data.loss_on", "all", "data.loss_on all: TRL by default trains on every token of a conversation")
+
+
+def _note_carried(draft: Draft, keys: KeyReader) -> None:
+    """Notes the keys of a single data set whose values stand in the job."""
+    for key, ours in (("dataset_name", "path"), ("dataset_config", "config"), ("dataset_train_split", "split")):
+        if keys.was_read(key) and keys.has(key) and draft.job["data"].get(ours) == str(keys.value(key)):
+            draft.carried.append(Note(key=key, text=f"data.{ours}: {plain(keys.value(key))}"))
 
 
 def _drop_replaced(draft: Draft, keys: KeyReader) -> None:

@@ -126,7 +126,7 @@ def set_eval(draft: Draft, keys: KeyReader, facts: TrlFacts, named: NamedSets) -
     if held:
         text = f"eval.samples {held}: {named.held_key}, held out of the rows"
         draft.derive("eval.samples", held, text, named.held_key)
-    elif set_test_rows(draft, kind_of(facts.method), named.test, 0, "the split that the recipe evaluates"):
+    elif set_test_rows(draft, kind_of(facts.method), named.test, 0, _why_evaluated(keys)):
         draft.told.add("dataset_test_split")
     else:
         draft.set("eval.samples", 0)
@@ -155,6 +155,11 @@ def _held_out(keys: KeyReader, named: NamedSets) -> int | str:
         return int(size)
     keys.refuse_in_job(named.held_key, "Write a number of rows, or a part between 0 and 1")
     return 0
+
+
+def _why_evaluated(keys: KeyReader) -> str:
+    key = "dataset_test_split" if keys.has("dataset_test_split") else "eval_strategy"
+    return f"the split that the recipe evaluates ({key})"
 
 
 def _no_test_rows(named: NamedSets) -> str:
