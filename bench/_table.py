@@ -35,6 +35,7 @@ def table() -> str:
             _order,
             _plan,
             _loading,
+            _on_demand,
             _same_as_trl,
             _trl_plug,
         )
@@ -341,6 +342,28 @@ def _loading() -> list[str]:
             f"0.1 GB of jsonl: {opened['0.1 GB', 'jsonl']:,.0f} ms",
         )
     ]
+
+
+def _on_demand() -> list[str]:
+    found = {(r["rows"], r["form"], r["tokenize"], r["process"]): r for r in _rows("on_demand")}
+    ahead = max(number for number, _, how, _ in found if how == "ahead")
+    return [
+        _row(
+            "on_demand",
+            f"{number:,} conversations until rows can be read, {name}",
+            f"first start {_opening(found[number, form, how, 'first'])}, "
+            f"later {_opening(found[number, form, how, 'second'])}",
+            f"tokenized ahead, {ahead:,} of them: first start {_opening(found[ahead, 'jsonl', 'ahead', 'first'])}, "
+            f"later {_opening(found[ahead, 'jsonl', 'ahead', 'second'])}",
+        )
+        for number, form, how, process in found
+        if how == "on_demand" and process == "first" and number > ahead
+        for name in [{"jsonl": "JSON lines", "folder": "`save_to_disk`"}.get(form, form)]
+    ]
+
+
+def _opening(row: dict[str, Any]) -> str:
+    return f"{row['open_cpu_s']:,.1f} s of CPU, {row['peak_mib']:,} MiB"
 
 
 def commits() -> str:
