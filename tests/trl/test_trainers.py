@@ -92,7 +92,7 @@ def test_one_process_trains_as_the_plain_trainer(straight, method):
     ours, theirs = straight[method]
     assert [line["step"] for line in ours] == [line["step"] for line in theirs] == list(range(1, STEPS + 1))
     for mine, plain in zip(ours, theirs, strict=True):
-        for name in mine.keys() & plain.keys() - {"epoch", "epoch_now", "by"}:
+        for name in mine.keys() & plain.keys() - {"epoch", "epoch_now", "model"}:
             assert mine[name] == pytest.approx(plain[name], rel=CLOSE, abs=CLOSE), (mine["step"], name)
     assert [line["epoch_now"] for line in ours] == pytest.approx([8 * step / 44 for step in range(1, STEPS + 1)])
 
@@ -155,4 +155,4 @@ def test_processes_without_a_sample_and_sharded_ones_change_nothing(tmp_path, mo
         for mine, other in zip(lines_of(run), lines_of(alone[method]), strict=True):
             assert mine["loss"] == pytest.approx(other["loss"], rel=CLOSE, abs=CLOSE), (method, name)
             assert mine["grad_norm"] == pytest.approx(other["grad_norm"], rel=CLOSE, abs=CLOSE), (method, name)
-            assert ("FSDP" in mine["by"]) == (name == "fsdp")
+            assert mine["model"].startswith("FSDP") == (name == "fsdp")
