@@ -32,9 +32,9 @@ class Log(TrainerCallback):
     def __init__(self, run):
         self.run = run
 
-    def on_log(self, _args, state, _control, logs, model, **_more):
+    def on_log(self, _args, state, _control, logs, **_more):
         if "loss" in logs and state.is_world_process_zero:
-            line = {"step": state.global_step, "epoch_now": state.epoch, "model": type(model).__name__, **logs}
+            line = {"step": state.global_step, "epoch_now": state.epoch, **logs}
             with Path(self.run["out"]).open("a") as file:
                 file.write(json.dumps(line) + "\n")
 
