@@ -4,6 +4,7 @@ It overrides what decides which rows a process computes, what they weigh, and wh
 optimizer, the schedule, logs, callbacks and checkpoints are the trainer's.
 """
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -140,25 +141,29 @@ class ExactBatch:
 
     # ---- What they weigh ----
 
-    def _get_num_items_in_batch(self, batch_samples: list[Any], device: Any) -> Any:
-        """The tokens of the whole global batch that have loss. A ghost's have none.
+    def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> tuple[list[Any], Any]:
+        """The micro-batches of a step, and the tokens of the whole global batch that have loss. A ghost's have none.
 
         Raises:
             DataError: the loss is per token, and the collator made no labels.
         """
         self._round = 0
-        for number, batch in enumerate(batch_samples):
-            if self._shares.is_ghost(number):
-                for name in ("labels", "shift_labels"):
-                    if name in batch:
-                        batch[name].fill_(_NO_LOSS)
-        found = self._base._get_num_items_in_batch(batch_samples, device)
-        if found is None and not self._is_mean_per_sample:
+        found: tuple[list[Any], Any]
+        found = self._base.get_batch_samples(self._without_ghosts_labels(epoch_iterator), num_batches, device)
+        if found[1] is None and not self._is_mean_per_sample:
             raise DataError(
                 "the batches of the trainer have no `labels` that can be counted, so its loss cannot be divided by the "
                 "tokens of the whole global batch. Use a data collator that makes labels"
             )
         return found
+
+    def _without_ghosts_labels(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for number, batch in enumerate(batches):
+            if self._shares.is_ghost(number):
+                for name in ("labels", "shift_labels"):
+                    if name in batch:
+                        batch[name].fill_(_NO_LOSS)
+            yield batch
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """Forward and backward of one micro-batch."""
@@ -237,9 +242,9 @@ class ExactBatch:
         if errors:
             raise errors[0]
 
-    def _init_training_state(self, *args: Any) -> tuple[int, int]:
+    def _init_training_state(self, *args: Any, **more: Any) -> tuple[int, int]:
         """The trainer's own counts of epochs and micro-batches. Both follow from the optimizer steps done."""
-        epochs, micro_batches = self._base._init_training_state(*args)
+        epochs, micro_batches = self._base._init_training_state(*args, **more)
         self._steps_to_skip = micro_batches // self._shares.num_rounds
         return epochs, micro_batches
 

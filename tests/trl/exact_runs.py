@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import torch
-from accelerate import PartialState
 from datasets import Dataset
 from transformers import (
     AutoModelForCausalLM,
@@ -35,8 +34,7 @@ class Log(TrainerCallback):
 
     def on_log(self, _args, state, _control, logs, **_more):
         if "loss" in logs and state.is_world_process_zero:
-            by = str(PartialState().distributed_type)
-            line = {"step": state.global_step, "epoch_now": state.epoch, "by": by, **logs}
+            line = {"step": state.global_step, "epoch_now": state.epoch, **logs}
             with Path(self.run["out"]).open("a") as file:
                 file.write(json.dumps(line) + "\n")
 
