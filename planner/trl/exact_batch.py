@@ -18,7 +18,7 @@ from planner.trl.callback import ExactPosition
 from planner.trl.gathering import uneven_gathers
 from planner.trl.micro_batches import MicroBatchSampler, RunLength, Shares, run_length
 from planner.trl.position import Position, fingerprint, newest_whole, read_position, require_same
-from planner.trl.refusals import reasons
+from planner.trl.refusals import base_trainer, reasons
 
 _NO_LOSS = -100
 """label of a token without loss, in transformers and TRL"""
@@ -66,7 +66,8 @@ class ExactBatch:
     @property
     def _is_mean_per_sample(self) -> bool:
         """Whether the loss is a mean over a micro-batch's samples. Else it is a sum over tokens, already divided."""
-        return self.loss_is_scaled_for_ga is not None
+        base = base_trainer(type(self))
+        return base is not None and base.__name__ == "DPOTrainer"
 
     def _make_shares(self) -> Shares:
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed

@@ -49,7 +49,8 @@ COUPLED_DPO = {
 def base_trainer(trainer: type) -> type | None:
     """The class of TRL or transformers whose loss a trainer computes. None if its loss is the user's own."""
     for cls in trainer.__mro__:
-        if "compute_loss" in vars(cls):
+        # The mixin of this room weighs the loss of the class after it.
+        if "compute_loss" in vars(cls) and not cls.__module__.startswith("planner.trl."):
             return cls if cls.__module__.partition(".")[0] in {"trl", "transformers"} else None
     return None
 

@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+from stand_ins import DPOTrainer, SFTTrainer, made
 
 from planner.errors import DataError
 from planner.order.order import Order
 from planner.plan import BatchSizes, make_plan
 from planner.trl.micro_batches import Shares
+from planner.trl.refusals import base_trainer, reasons
 
 pytest.importorskip("transformers")
 ExactBatch = pytest.importorskip("planner.trl.exact_batch").ExactBatch
@@ -55,3 +57,13 @@ def test_evaluation_keeps_the_labels_of_a_process_that_trains_only_ghosts():
 def test_batches_without_labels_are_refused():
     with pytest.raises(DataError, match="no `labels`"):
         Exact(rank=0).get_batch_samples(iter([{}, {}]), 2, None)
+
+
+@pytest.mark.parametrize("kind", [SFTTrainer, DPOTrainer])
+def test_the_mixin_does_not_hide_whose_loss_it_is(kind):
+    """Each loss has its own weights and refusals. The mixin has a `compute_loss`, too."""
+    mixed = type("Mixed", (ExactBatch, kind), {"__init__": object.__init__})
+    assert base_trainer(mixed) is kind
+    trainer = made(mixed, loss_types=["aot"])
+    assert trainer._is_mean_per_sample == (kind is DPOTrainer)
+    assert len(reasons(trainer)) == (kind is DPOTrainer)

@@ -88,7 +88,7 @@ def test_an_epoch_begins_where_the_trainer_is_when_it_iterates():
         (20, 3, 20, 7, 3),
         (-1, 3, 19, 7, 3),  # 300 / 16 = 18.75, and the last step is a whole one
         (-1, 1.0, 7, 7, 1),
-        (-1, 0.16, 1, 7, 1),  # 16 rows: as a binary float, 0.16 is more
+        (-1, 1.12, 7, 7, 1),  # 112 rows, but as a binary float 1.12 is slightly more
         (1, 1, 1, 7, 1),
     ],
 )
