@@ -16,9 +16,7 @@ COMMANDS = {
     "check": (
         "Show at which GPU counts a recipe trains its exact batch, in its own system and with planner. Starts nothing."
     ),
-    "prepare": (
-        "Turn text or jsonl into one token file for data.kind: tokens. The samples stay the same at every context."
-    ),
+    "prepare": "Turn text or jsonl into one token file for data.kind: tokens. The file serves every context.",
     "runs": "List the runs in a folder, the last active run first. Damaged runs are shown as broken. Changes nothing.",
     "show": (
         "Show how a run stands: its state, generations, last events and the command that resumes it. Changes nothing."

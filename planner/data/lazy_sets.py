@@ -153,7 +153,7 @@ class _Part:
         return DataError.of(
             "data.path",
             f"{self.access.where(number)} cannot be used: {reason}. Correct the row, or write data.tokenize: ahead "
-            "with data.bad_rows: skip, and resume with --accept data",
+            "with data.bad_rows: skip",
         )
 
 

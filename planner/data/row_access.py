@@ -110,7 +110,7 @@ class Lines:
             stat = os.fstat(stream.fileno())
             if (stat.st_size, stat.st_mtime_ns) != stamp[1:]:
                 raise DataError.of(
-                    "data.path", f"{stamp[0]} has changed since it was opened. Restore it, or resume with --accept data"
+                    "data.path", f"{stamp[0]} has changed since it was opened. Restore it, or start a new run"
                 )
             stream.seek(offset)
             value, flaw = parsed(stream.readline(MAX_LINE_BYTES))

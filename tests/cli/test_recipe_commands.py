@@ -88,16 +88,18 @@ def test_without_an_output_the_job_is_all_of_stdout(cli, tmp_path):
 def test_a_command_to_type_has_a_line_of_its_own(cli, tmp_path, monkeypatch):
     """In the report and in the job file. It is never wrapped, and nothing stands behind it."""
     monkeypatch.setattr("planner.cli.convert_command.terminal_width", lambda: 60)
-    (tmp_path / "recipe.yaml").write_text(f"{TRL}dataset_name: org/pairs\n")
+    (tmp_path / "recipe.yaml").write_text(f"{TRL}dataset_name: pairs.csv\n")
+    (tmp_path / "pairs.csv").write_text("prompt,chosen,rejected\na,b,c\n")
     arguments = ("convert", "recipe.yaml", "--gpus", "8", "--method", "dpo")
-    code = "from datasets import load_dataset; load_dataset('org/pairs', split='train').save_to_disk('data/pairs')"
+    loaded = "load_dataset('csv', data_files='pairs.csv', split='train')"
+    code = f"from datasets import load_dataset; {loaded}.save_to_disk('data/pairs')"
     command = f'python -c "{code}"'
     report = cli(*arguments, "-o", "job.yaml").out
     assert f"\n    {command}\n" in report
-    assert "\n  1. save the data once with the command below." in report
+    assert "\n  1. save pairs.csv (train) once with the command below." in report
     assert "\nwrote job.yaml. Do what stands under `to do` before you train\n" in report
     assert f"\n#   {command}\n" in (tmp_path / "job.yaml").read_text()
-    assert parse_job((tmp_path / "job.yaml").read_text()).data.path == "data/pairs"
+    assert parse_job((tmp_path / "job.yaml").read_text()).data.path == "data/pairs/"
 
 
 def test_a_file_that_is_there_is_not_replaced_unasked(cli, tmp_path):

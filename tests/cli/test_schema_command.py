@@ -118,10 +118,11 @@ def test_a_comment_of_the_starter_is_the_default():
     written, known = yaml.load(full, Yaml12), parse_job(text).model_dump(by_alias=True)
     missing = {
         f"{section}.{key}"
-        for section in set(known) - {"name", "objective"}
+        for section in set(known) - {"name", "objective", "after"}
         for key in set(known[section]) - set(written[section])
     }
-    assert missing == {"train.epochs", "train.examples"}
+    # Text has no data set of its own for evaluation.
+    assert missing == {"train.epochs", "train.examples", "eval.data"}
 
 
 def test_the_run_is_named_after_the_file(cli, tmp_path):
