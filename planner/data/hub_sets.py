@@ -148,6 +148,9 @@ def _not_loaded(source: RowSource, error: Exception) -> DataError:
             f"no file or folder at {source.path!r}, and no such data set in the hub's cache or on the hub ({reason}). "
             "Write a file, a folder or a glob, or download the data set where there is a network",
         )
+    if configs := next((line.partition("configs: ")[2] for line in lines if "available configs: [" in line), ""):
+        # The library's first line says only that a configuration is missing.
+        return DataError.of("data.config", f"{source.name} has several. Write one of {configs.strip('[]')}")
     fix = (
         ""
         if source.config or source.folder or source.split

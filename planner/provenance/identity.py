@@ -100,6 +100,8 @@ def _settings_digest(settings: dict[str, Any], beginnings: tuple[str, ...]) -> s
 
 # Settings that samples of prompts and completions depend on, besides the data files.
 _TOKENIZER = ("model.chat_template", "model.context", "model.path", "model.revision")
+# Settings of the data that leave the samples of other sets as they are.
+_OF_SOME_SETS = ("data.mixture", "data.seed", "eval.")
 # Field of the identity -> the job's keys, or prefixes of keys, that decide it.
 _DECIDED_BY = {
     "data": ("data.", "eval.data", "eval.samples", *_TOKENIZER),
@@ -244,12 +246,14 @@ def _reasons(
     """What changed a field of the identity, one text each."""
     # If both evaluate on a data set of its own, what is evaluated does not change what is trained on.
     ignored = "eval." if all(map(evaluation_in, facts)) else ()
-    found = [
-        f"{change.setting}: {change.before} -> {change.now}"
+    decisive = [
+        change
         for change in changes
         if change.setting.startswith(_DECIDED_BY[field]) and not change.setting.startswith(ignored)
     ]
-    if field == "data":
+    found = [f"{change.setting}: {change.before} -> {change.now}" for change in decisive]
+    # A setting such as data.tokenize gives every set other samples, and does not say that a set changed.
+    if field == "data" and all(change.setting.startswith(_OF_SOME_SETS) for change in decisive):
         found += set_changes(*facts)
     # Settings decide every field except the data. If the run's job is not known, no change was found.
     unseen = f"{field}: the old one is not known"

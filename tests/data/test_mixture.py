@@ -217,6 +217,17 @@ def test_what_a_set_lacks_is_named(sets, keys, reason):
         open_rows(RowSource(path=sets["alpha"], **keys), "chat")
 
 
+def test_a_set_with_several_configurations_names_them(tmp_path):
+    """The user is not sent to a glob."""
+    path = Path(write_set(tmp_path / "two", "chat", 3))
+    card = (path / "README.md").read_text()
+    more = "- config_name: Mid\n  data_files: data/test-*\n"
+    (path / "README.md").write_text(card.replace("---\n# A", f"{more}---\n# A"))
+    for split in (None, "train"):
+        with pytest.raises(DataError, match=r"^data.config: .*two( train)? has several. Write one of 'SFT', 'Mid'$"):
+            open_rows(RowSource(path=str(path), split=split), "chat")
+
+
 @pytest.mark.parametrize("key", ["config", "revision"])
 def test_files_have_no_configuration(sets, key):
     """A file is what it is."""

@@ -118,6 +118,26 @@ def test_a_changed_setting_of_a_mixture_names_one_set():
 
 
 @pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("section", "values", "reason"),
+    [
+        ("data", {"tokenize": "on_demand"}, "data.tokenize: ahead -> on_demand"),
+        ("model", {"context": 8}, "model.context: 16 -> 8"),
+    ],
+)
+def test_a_setting_of_all_sets_is_the_only_reason(section, values, reason):
+    """Every set has another fingerprint then, though nobody changed its rows."""
+    before = mixture("a.jsonl", "b.jsonl")
+    stored = json.loads(before.model_dump_json(by_alias=True))
+    now = Job.model_validate({**stored, section: stored[section] | values})
+    identities = [identity_of(job, *open_data(job)) for job in (before, now)]
+    with pytest.raises(ResumeRefused, match=rf"\({reason}\)"):
+        require_same(
+            *identities, job_changes(before, now), frozenset(), "run", facts=(facts_of(before), facts_of(now))
+        )
+
+
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("sets", [None, 3, [3], [{"name": "a"}], {"sets": []}])
 def test_facts_that_cannot_be_read_count_as_none(sets):
     """Another version of planner, or a stranger, may have written them."""
