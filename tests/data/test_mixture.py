@@ -217,6 +217,36 @@ def test_what_a_set_lacks_is_named(sets, keys, reason):
         open_rows(RowSource(path=sets["alpha"], **keys), "chat")
 
 
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        ({"revision": "v1"}, r"^data.revision: .*alpha is here, and only a data set of the hub has a revision"),
+        ({"folder": "../beta"}, r"^data.folder: ../beta is not a folder below .*alpha\. Write one"),
+        ({"folder": "/etc"}, r"^data.folder: /etc is not a folder below"),
+    ],
+)
+def test_a_folder_is_what_is_in_it(sets, keys, reason):
+    """The library ignores a revision, and would read files that planner does not look at for changes."""
+    with pytest.raises(DataError, match=reason):
+        open_rows(RowSource(path=sets["alpha"], **keys), "chat")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("no json\n", r"cannot load .*broken train: JSON parse error: Invalid value"),
+        ('{"other": 1}\n', r"cannot load .*broken train: Couldn't cast other: .* because column names don't match"),
+    ],
+)
+def test_the_reason_of_the_library_is_named(tmp_path, text, reason):
+    """It says itself only that an error occurred."""
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "train-0.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    (tmp_path / "broken" / "train-1.jsonl").write_text(text)
+    with pytest.raises(DataError, match=reason):
+        open_rows(RowSource(path=str(tmp_path / "broken"), split="train"), "chat")
+
+
 @pytest.mark.parametrize("key", ["config", "revision"])
 def test_files_have_no_configuration(sets, key):
     """A file is what it is."""
