@@ -129,6 +129,15 @@ def test_counts_are_exact_and_the_rows_are_a_witness_s(sets):
         assert Counter(rows) == Counter(completion[:-1].decode() for _, completion in samples), name
 
 
+@pytest.mark.parametrize("tokenize", ["ahead", "on_demand"])
+def test_rows_that_repeat_are_noted(sets, tokenize):
+    """Held-out rows would be trained on as well."""
+    notes = [note for note in opened(mixture(sets, tokenize=tokenize)).notes if "other copies" in note]
+    assert [note.split(". ")[0] for note in notes] == [
+        f"{sets['delta']} SFT train: an epoch uses 30 rows of the 12 that it has"
+    ]
+
+
 def test_each_set_has_the_fingerprint_that_it_has_alone(sets):
     """A change in one set is a change of its fingerprint and of the whole, and of no other set's."""
     one = opened(mixture(sets))
