@@ -12,7 +12,7 @@ from planner.data.bad_rows import NO_SKIP, BadRows
 from planner.data.base import Progress
 from planner.data.examples import BadRow, Example, PlainText, PromptCompletions
 from planner.data.hf_tokenizer import HfTokenizer
-from planner.data.mixture import times_used, used_rows
+from planner.data.mixture import repeats, times_used, used_rows
 from planner.data.one_format import OneFormat
 from planner.data.packing import pack
 from planner.data.row import Row
@@ -67,12 +67,12 @@ def _tokenized(
     if not data.mixture:
         return _tokenized_set(RowTokenizer(data, data.sets[0], context, tokenizer), opened[0].read(), progress)
     found = [rows.count() for rows in opened]
-    named = []
-    for each, rows, num_rows, used in zip(data.sets, opened, found, used_rows(data.sets, found), strict=True):
+    named, all_used = [], used_rows(data.sets, found)
+    for each, rows, num_rows, used in zip(data.sets, opened, found, all_used, strict=True):
         times = None if used == num_rows else times_used(num_rows, used, data.seed)
         tokenized = _tokenized_set(RowTokenizer(data, each, context, tokenizer), rows.read(times), progress)
         named.append((each.name, tokenized))
-    return joined(named)
+    return joined(named, repeats(data.sets, found, all_used))
 
 
 def _tokenized_set(opening: "RowTokenizer", rows: Iterator[Row], progress: Progress) -> SampleSet:

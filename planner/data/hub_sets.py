@@ -21,6 +21,7 @@ _FILES = (".json", ".jsonl", ".ndjson", ".parquet", ".csv", ".tsv", ".txt", ".ar
 _COMMIT = re.compile("[0-9a-f]{40}")
 _HUB_TIMEOUT_S = 10.0
 _MOST_REASON = 300
+_ONLY_FAILED = "An error occurred while generating the dataset"
 
 
 def is_hub_name(path: str) -> bool:
@@ -67,6 +68,7 @@ def load_set(source: RowSource) -> Any:
             f"{source.path} is a data set of the hub, but datasets is not installed: {how_to_install('hf')}",
         ) from error
     is_hubs = is_hub_name(source.path)
+    _require_within(source)
     path = source.path if is_hubs else str(expanded(source.path).absolute())
     try:
         with quiet(datasets), _cache_only(datasets) if is_hubs and _is_out_of_reach(source) else nullcontext():
@@ -79,6 +81,22 @@ def load_set(source: RowSource) -> Any:
     if is_cached and names_commit(source):
         _require_commit(source, loaded)
     return loaded
+
+
+def _require_within(source: RowSource) -> None:
+    """Check that a folder of files has no revision, and that `folder` is below `path`.
+
+    Raises:
+        DataError: the library would ignore the revision, or read files elsewhere, whose changes planner would not see.
+    """
+    if source.revision is not None and not is_hub_name(source.path):
+        raise DataError.of(
+            "data.revision", f"{source.path} is here, and only a data set of the hub has a revision. Leave it out"
+        )
+    if source.folder is not None and (not is_relative(source.folder) or ".." in Path(source.folder).parts):
+        raise DataError.of(
+            "data.folder", f"{source.folder} is not a folder below {source.path}. Write one, or another data.path"
+        )
 
 
 def _require_commit(source: RowSource, loaded: Any) -> None:
@@ -140,8 +158,7 @@ def _is_out_of_reach(source: RowSource) -> bool:
 
 
 def _not_loaded(source: RowSource, error: Exception) -> DataError:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    reason = shortened(lines[0] if lines else type(error).__name__, _MOST_REASON).rstrip(".")
+    reason = _reason(error)
     if is_hub_name(source.path):
         return DataError.of(
             "data.path",
@@ -157,3 +174,13 @@ def _not_loaded(source: RowSource, error: Exception) -> DataError:
         else f". For files in it, write a glob such as {source.path}/*.jsonl"
     )
     return DataError.of("data.path", f"cannot load {source.name}: {reason}{fix}")
+
+
+def _reason(error: Exception) -> str:
+    """What the library says, on one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0] == _ONLY_FAILED:
+        # What failed is on the lines after it, or in the error's cause.
+        lines = lines[1:2] or str(error.__cause__ or lines[0]).splitlines()
+        lines = [" ".join(line.strip() for line in lines)]
+    return shortened(lines[0] if lines else type(error).__name__, _MOST_REASON).rstrip(".")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from planner.data.base import Progress, RowContribution, sample_row_counts
 from planner.data.conversations import RowTokenizer, tokenizer_of
-from planner.data.mixture import times_used, used_rows
+from planner.data.mixture import repeats, times_used, used_rows
 from planner.data.one_format import OneFormat
 from planner.data.row import Row
 from planner.data.row_access import RowAccess, open_access
@@ -48,7 +48,7 @@ def open_on_demand(
     opened = [open_access(each, data.kind, progress) for each in data.sets]
     found = [len(access.index.positions.array) for access in opened]
     used = used_rows(data.sets, found) if data.mixture else tuple(found)
-    parts, notes = [], [_NOTE]
+    parts, notes = [], [_NOTE, *repeats(data.sets, found, used)]
     for source, access, num_rows, num_used in zip(data.sets, opened, found, used, strict=True):
         chosen = None if num_used == num_rows else _chosen(num_rows, num_used, data.seed)
         make = _Maker(data=data, source=source, context=model.context, tokenizer=tokenizer, one=OneFormat(data.kind))

@@ -31,6 +31,16 @@ def used_rows(sets: Sequence[MixtureSet], found: Sequence[int]) -> tuple[int, ..
     return used
 
 
+def repeats(sets: Sequence[MixtureSet], found: Sequence[int], used: Sequence[int]) -> tuple[str, ...]:
+    """A note for each set of which an epoch uses rows more than once."""
+    return tuple(
+        f"{each.name}: an epoch uses {count} rows of the {num_rows} that it has. If eval.samples are held out, other "
+        "copies of their rows are trained on. Rows of eval.data are apart"
+        for each, count, num_rows in zip(sets, used, found, strict=True)
+        if count > num_rows
+    )
+
+
 def _nothing_left(each: MixtureSet, num_rows: int) -> str:
     if not num_rows:
         return f"{each.name} has no rows. Remove the set"

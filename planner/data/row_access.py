@@ -6,6 +6,7 @@ A parquet file becomes a table in the library's cache. What can only be read fro
 import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, islice
@@ -107,11 +108,7 @@ class Lines:
     def _line(self, number: int) -> RawRow:
         stamp, offset = self._place(number)
         with opened(Path(stamp[0])) as stream:
-            stat = os.fstat(stream.fileno())
-            if (stat.st_size, stat.st_mtime_ns) != stamp[1:]:
-                raise DataError.of(
-                    "data.path", f"{stamp[0]} has changed since it was opened. Restore it, or start a new run"
-                )
+            _require_same(stamp, os.fstat(stream.fileno()))
             stream.seek(offset)
             value, flaw = parsed(stream.readline(MAX_LINE_BYTES))
         return RawRow(f"{stamp[0]}, byte {offset}", value, 0, flaw)
@@ -179,10 +176,16 @@ class Table:
     """a `Dataset` that gives Arrow tables"""
     place: str
     source: RowSource
+    stamps: Stamps
+    """of the table's files"""
     index: RowIndex
 
     def rows(self, numbers: Sequence[int]) -> list[Row]:
         """The rows with these numbers."""
+        for stamp in self.stamps:
+            # A file that is gone stays mapped.
+            with suppress(FileNotFoundError):
+                _require_same(stamp, Path(stamp[0]).stat())
         positions = [int(self.index.positions.array[number]) for number in numbers]
         try:
             values = plain_values(self.table[positions])
@@ -223,7 +226,17 @@ def _table(rows: TableRows, progress: Progress, *, of_rows: bool) -> Table:
     facts = ("table", source.model_dump_json(), table._fingerprint, len(table), stamps)  # noqa: SLF001
     kept = cached(facts, num_bytes, index, lambda: progress(0, num_bytes), folder=INDEXES)
     read = table.select_columns(sorted(set(source.columns.values()))) if source.columns else table
-    return Table(table=read.with_format("arrow"), place=place, source=source, index=kept)
+    return Table(table=read.with_format("arrow"), place=place, source=source, stamps=stamps, index=kept)
+
+
+def _require_same(stamp: tuple[str, int, int], now: os.stat_result) -> None:
+    """Check that a file has not changed since it was opened.
+
+    Raises:
+        DataError: it has.
+    """
+    if (now.st_size, now.st_mtime_ns) != stamp[1:]:
+        raise DataError.of("data.path", f"{stamp[0]} has changed since it was opened. Restore it, or start a new run")
 
 
 def _positions(table: Any, place: str, source: RowSource, progress: Progress, *, of_rows: bool) -> SharedArray:

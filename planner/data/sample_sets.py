@@ -166,11 +166,12 @@ SampleSet = ChatSet | PackedSet | PairSet | FeedbackSet
 _COUNTS = {"ends": "tokens", "packed": "ends", "row_ends": "packed"}
 
 
-def joined(named: Sequence[tuple[str, SampleSet]]) -> SampleSet:
+def joined(named: Sequence[tuple[str, SampleSet]], notes: tuple[str, ...] = ()) -> SampleSet:
     """A mixture: the rows of all sets, one set after another.
 
     Args:
         named: each set with its name. All are of one class and have one context.
+        notes: of the mixture, before those of the sets.
     """
     first = named[0][1]
     arrays = {name: SharedArray.new(kept.array.dtype.str) for name, kept in first.arrays.items()}
@@ -186,7 +187,7 @@ def joined(named: Sequence[tuple[str, SampleSet]]) -> SampleSet:
         "context": first.context,
         # Without the names: the same samples at another path are the same data.
         "fingerprint": hashlib.sha256(repr([tuple(each)[1:] for each in sets]).encode()).hexdigest(),
-        "notes": tuple(f"{name}: {note}" for name, each in named for note in each.notes),
+        "notes": (*notes, *(f"{name}: {note}" for name, each in named for note in each.notes)),
         "sets": sets,
     }
     return type(first)(**fields)

@@ -259,7 +259,7 @@ class TokensDataset:
             raise DataError.of(
                 "data.path",
                 f"{file.path} holds ids of a tokenizer ({file.header.vocabulary} of them), and model.kind gpt reads "
-                "bytes. Write model.kind: hf, or prepare the text without --tokenizer",
+                "bytes. Write model.kind: hf, or prepare the text as bytes",
             )
         return cls(file=file, context=context)
 

@@ -33,7 +33,7 @@ class Order:
     Attributes:
         num_rows: rows in the data set, at most 2**40.
         num_held_out: rows kept for evaluation and never trained on. The choice does not depend on the seed, so two
-            seeds of one job share an eval set. A larger eval set of the same data contains a smaller one.
+            seeds of one job share an eval set. A larger eval set of the same single set contains a smaller one.
         seed: in [0, 2**64). Another seed gives another order.
         set_rows: rows of each set of a mixture, whose rows follow one another. Rows are held out of each set in
             proportion. Empty for a single set.

@@ -6,6 +6,7 @@ import pickle
 import shutil
 from contextlib import contextmanager
 from hashlib import sha256
+from pathlib import Path
 
 import datasets
 import pytest
@@ -297,6 +298,22 @@ def test_a_file_that_changes_is_not_read_any_more(tmp_path):
     with pytest.raises(DataError, match=r"a.jsonl has changed since it was opened"):
         found.sample(0)
     assert found.sample(8)
+
+
+@pytest.mark.parametrize("form", ["folder", "parquet"])
+def test_a_table_that_changes_is_not_read_any_more(form, tmp_path):
+    """A loader process that starts later maps what is there then. Files that are gone stay mapped."""
+    path = write(PAIRS, tmp_path, form)
+    found = open_dataset(data("pairs", "on_demand", path=path), gpt(50))
+    first = repr(found.samples([1]))
+    [file] = (each["filename"] for each in found.parts[0].access.table.cache_files)
+    other = write([row | {"chosen": "bad"} for row in PAIRS], tmp_path / "other", "folder")
+    Path(file).rename(f"{file}.gone")
+    assert repr(found.samples([1])) == first
+    shutil.copy(next(Path(other).glob("*.arrow")), file)
+    for each in (found, pickle.loads(pickle.dumps(found))):
+        with pytest.raises(DataError, match=rf"{Path(file).name} has changed since it was opened"):
+            each.samples([1])
 
 
 # -- the identity

@@ -129,6 +129,15 @@ def test_counts_are_exact_and_the_rows_are_a_witness_s(sets):
         assert Counter(rows) == Counter(completion[:-1].decode() for _, completion in samples), name
 
 
+@pytest.mark.parametrize("tokenize", ["ahead", "on_demand"])
+def test_rows_that_repeat_are_noted(sets, tokenize):
+    """Held-out rows would be trained on as well."""
+    notes = [note for note in opened(mixture(sets, tokenize=tokenize)).notes if "other copies" in note]
+    assert [note.split(". ")[0] for note in notes] == [
+        f"{sets['delta']} SFT train: an epoch uses 30 rows of the 12 that it has"
+    ]
+
+
 def test_each_set_has_the_fingerprint_that_it_has_alone(sets):
     """A change in one set is a change of its fingerprint and of the whole, and of no other set's."""
     one = opened(mixture(sets))
@@ -226,6 +235,36 @@ def test_a_set_with_several_configurations_names_them(tmp_path):
     for split in (None, "train"):
         with pytest.raises(DataError, match=r"^data.config: .*two( train)? has several. Write one of 'SFT', 'Mid'$"):
             open_rows(RowSource(path=str(path), split=split), "chat")
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        ({"revision": "v1"}, r"^data.revision: .*alpha is here, and only a data set of the hub has a revision"),
+        ({"folder": "../beta"}, r"^data.folder: ../beta is not a folder below .*alpha\. Write one"),
+        ({"folder": "/etc"}, r"^data.folder: /etc is not a folder below"),
+    ],
+)
+def test_a_folder_is_what_is_in_it(sets, keys, reason):
+    """The library ignores a revision, and would read files that planner does not look at for changes."""
+    with pytest.raises(DataError, match=reason):
+        open_rows(RowSource(path=sets["alpha"], **keys), "chat")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("no json\n", r"cannot load .*broken train: JSON parse error: Invalid value"),
+        ('{"other": 1}\n', r"cannot load .*broken train: Couldn't cast other: .* because column names don't match"),
+    ],
+)
+def test_the_reason_of_the_library_is_named(tmp_path, text, reason):
+    """It says itself only that an error occurred."""
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "train-0.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    (tmp_path / "broken" / "train-1.jsonl").write_text(text)
+    with pytest.raises(DataError, match=reason):
+        open_rows(RowSource(path=str(tmp_path / "broken"), split="train"), "chat")
 
 
 @pytest.mark.parametrize("key", ["config", "revision"])
