@@ -165,14 +165,12 @@ def _not_loaded(source: RowSource, error: Exception) -> DataError:
             f"no file or folder at {source.path!r}, and no such data set in the hub's cache or on the hub ({reason}). "
             "Write a file, a folder or a glob, or download the data set where there is a network",
         )
+    lines = str(error).splitlines()
     if configs := next((line.partition("configs: ")[2] for line in lines if "available configs: [" in line), ""):
         # The library's first line says only that a configuration is missing.
         return DataError.of("data.config", f"{source.name} has several. Write one of {configs.strip('[]')}")
-    fix = (
-        ""
-        if source.config or source.folder or source.split
-        else f". For files in it, write a glob such as {source.path}/*.jsonl"
-    )
+    is_plain = not (source.config or source.folder or source.split)
+    fix = f". For files in it, write a glob such as {source.path}/*.jsonl" * is_plain
     return DataError.of("data.path", f"cannot load {source.name}: {reason}{fix}")
 
 

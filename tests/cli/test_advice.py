@@ -25,6 +25,7 @@ _SHOWN_BY = {
     ("dispatch.connection", "--address"): {"run", "probe"},  # demo and verify connect to clusters that they started
     ("dispatch.connection_errors", "--address"): {"run", "probe"},
     ("provenance.identity", "--accept"): {"run", "submit"},  # the others resume no run
+    ("provenance.stage", "--accept"): {"run", "submit"},
     ("train.choose_commit", "--accept"): {"run", "submit"},
     ("provenance.step_comparison", "--code"): {"audit", "report"},  # demo names the code itself, a test below
     ("recipes.dpo_batching", "--rows"): {"check"},  # traps are found for `check`
