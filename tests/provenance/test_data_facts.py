@@ -132,9 +132,7 @@ def test_a_setting_of_all_sets_is_the_only_reason(section, values, reason):
     now = Job.model_validate({**stored, section: stored[section] | values})
     identities = [identity_of(job, *open_data(job)) for job in (before, now)]
     with pytest.raises(ResumeRefused, match=rf"\({reason}\)"):
-        require_same(
-            *identities, job_changes(before, now), frozenset(), "run", facts=(facts_of(before), facts_of(now))
-        )
+        require_same(*identities, job_changes(before, now), frozenset(), "run", facts=(facts_of(before), facts_of(now)))
 
 
 @pytest.mark.usefixtures("here")
