@@ -52,7 +52,7 @@ class Start:
     """with absolute paths, and the commit that `after` stands for"""
     address: str
     """of a Ray cluster, or empty for a local one, which has none before it starts"""
-    local: LocalShape | None
+    local: LocalShape | None = None
     """the shape of the local cluster. None on another cluster, and if the run is finished"""
     run: RunFolder
     accept: frozenset[str]
@@ -158,7 +158,6 @@ def plan_start(
     start = Start(
         job=job,
         address=where.address if isinstance(where, Cluster) else "",
-        local=None,
         run=run,
         accept=accept,
         num_samples=num_samples,
@@ -168,7 +167,7 @@ def plan_start(
         data_notes=_data_notes(job, data),
         mixture=mixture_texts(*data) if data else (),
         evaluation=evaluation_texts(job, *data) if data else (),
-        notes=tuple(filter(None, [adapters and f"model: {adapters}"])),
+        notes=(f"model: {adapters}",) if adapters else (),
         changes=changes,
         begins=begins,
         opening=f"{job.name}: {begins} in {url}",
