@@ -197,8 +197,9 @@ def _set_model(draft: Draft, keys: KeyReader, choices: dict[str, str]) -> None:
     if keys.has("model.archive"):
         draft.drop("model.archive", "a pickle of the policy's weights, see to do")
         draft.ask(
-            "model.path: training begins with the weights of model.archive, so save them in the Hugging Face layout "
-            "(load its `state` into the model, then save_pretrained) and write that folder",
+            "model.path: training begins with the weights of model.archive. Write after: RUN if they are of a run of "
+            "planner. Otherwise save them in the Hugging Face layout (load its `state` into the model, then "
+            "save_pretrained) and write that folder",
             of_model=True,
         )
         keys.value("model.archive")
@@ -212,6 +213,11 @@ def _set_data(draft: Draft, keys: KeyReader, method: str) -> None:
     draft.derive(
         "data.cut_prompt", side, f"data.cut_prompt {side}: the repository keeps the end of a prompt only for hh"
     )
+    if "hh" in names and len(names) > 1:
+        draft.ask(
+            "prompts of hh above data.max_prompt: the repository keeps their end, and the start of the other sets'. "
+            "data.cut_prompt is one for all sets, so this job keeps the start of both"
+        )
 
 
 def _set_objective(draft: Draft, keys: KeyReader, method: str, fork: Fork) -> None:

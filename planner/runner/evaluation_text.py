@@ -1,4 +1,4 @@
-"""What a job evaluates, as text for a dry run."""
+"""What a job trains on and evaluates, as text for a dry run."""
 
 from collections.abc import Sequence
 
@@ -11,6 +11,15 @@ from planner.order.order import Order
 from planner.provenance.data_facts import evaluated_of_sets
 
 _MOST_SETS = 50
+
+
+def mixture_texts(dataset: AnyDataset, order: Order) -> tuple[str, ...]:
+    """How many samples an epoch trains on, and how many of each set of a mixture. Empty for a single data set."""
+    sets = sets_of(dataset.training if isinstance(dataset, WithEvaluation) else dataset)
+    if not sets:
+        return ()
+    text = f"{counted(order.num_samples, 'sample')} of {len(sets)} data sets in an epoch"
+    return (text, *_of_sets("samples", [each.name for each in sets], order.set_samples))
 
 
 def evaluation_texts(job: Job, dataset: AnyDataset, order: Order) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from planner.provenance.data_facts import data_facts, evaluation_changes
 from planner.provenance.identity import identity_of, job_changes, open_data, require_same, require_same_first_weights
 from planner.runner.display import Display, Say
 from planner.runner.earlier_run import begun_after, resumed_after
-from planner.runner.evaluation_text import evaluation_texts
+from planner.runner.evaluation_text import evaluation_texts, mixture_texts
 from planner.runner.local import Cluster, Local, LocalShape, Where, local_cluster
 from planner.runner.signals import ended_like_ctrl_c
 from planner.runner.tracking_child import check_trackers
@@ -52,7 +52,7 @@ class Start:
     """with absolute paths, and the commit that `after` stands for"""
     address: str
     """of a Ray cluster, or empty for a local one, which has none before it starts"""
-    local: LocalShape | None
+    local: LocalShape | None = None
     """the shape of the local cluster. None on another cluster, and if the run is finished"""
     run: RunFolder
     accept: frozenset[str]
@@ -67,6 +67,9 @@ class Start:
     """newer commits that are lost or damaged, and what the run does instead, one text each"""
     data_notes: tuple[str, ...]
     """how rows of the data are changed, left out or repeated, one text each"""
+    mixture: tuple[str, ...]
+    """how many samples an epoch has of each set of a mixture, one text each. Empty if there is one set, or if the data
+    cannot be read from here"""
     evaluation: tuple[str, ...]
     """what the run evaluates on, one text each. Empty if nothing, or if the data cannot be read from here"""
     notes: tuple[str, ...]
@@ -155,7 +158,6 @@ def plan_start(
     start = Start(
         job=job,
         address=where.address if isinstance(where, Cluster) else "",
-        local=None,
         run=run,
         accept=accept,
         num_samples=num_samples,
@@ -163,8 +165,9 @@ def plan_start(
         committed=newest.manifest,
         passed_over=tuple(map(text_of, newest.not_used)),
         data_notes=_data_notes(job, data),
+        mixture=mixture_texts(*data) if data else (),
         evaluation=evaluation_texts(job, *data) if data else (),
-        notes=tuple(filter(None, [adapters and f"model: {adapters}"])),
+        notes=(f"model: {adapters}",) if adapters else (),
         changes=changes,
         begins=begins,
         opening=f"{job.name}: {begins} in {url}",

@@ -157,6 +157,7 @@ def test_the_demo_audits_a_loop_of_ones_own_without_another_option(cli, own_job,
             "committed": None,
             "passed_over": (),
             "data_notes": (),
+            "mixture": (),
             "evaluation": (),
         }
         no |= {"notes": (), "changes": (), "begins": "", "opening": "", "resume_command": ""}

@@ -126,6 +126,25 @@ def test_a_dry_run_says_how_many_rows_are_held_out_of_each_set(cli, here):
     ]
 
 
+@pytest.mark.parametrize(
+    ("evaluation", "counts"),
+    [({}, (6, 2, 4)), ({"samples": 3}, (3, 1, 2)), ({"data": {"path": "rows/train.jsonl"}}, (6, 2, 4))],
+)
+def test_a_dry_run_says_how_many_samples_an_epoch_has_of_each_set(cli, here, evaluation, counts):
+    """Weights do not say it, and a share of the rows is rounded."""
+    sets = [{"path": "rows/test.jsonl", "fraction": 0.5}, {"path": "rows/more.jsonl", "fraction": 0.5}]
+    job = make_job(data={"kind": "chat", "mixture": sets}, eval=evaluation, checkpoint={"path": str(here / "run")})
+    Path("job.yaml").write_text(yaml.safe_dump(job))
+    texts = [
+        f"{counts[0]} samples of 2 data sets in an epoch",
+        f"samples of rows/test.jsonl: {counts[1]}",
+        f"samples of rows/more.jsonl: {counts[2]}",
+    ]
+    found = json.loads(cli("run", "job.yaml", "--dry-run", "--json").out)["mixture"]
+    assert [text.replace(f"{here}/", "") for text in found] == texts
+    assert f"data      {texts[0]}" in cli("run", "job.yaml", "--dry-run").out.splitlines()
+
+
 @pytest.mark.usefixtures("here")
 def test_mistakes_in_the_section_are_named_by_their_keys(cli):
     """Not as one mistake of the whole section."""

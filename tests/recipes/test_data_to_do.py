@@ -432,3 +432,25 @@ def test_a_shell_replaces_nothing_in_the_code():
 
 def test_code_without_special_characters_stays_easy_to_read():
     assert python_command("print('a')") == "python -c \"print('a')\""
+
+
+# -- the DPO repository
+
+
+def _dpo_to_do(datasets, more=""):
+    command = (
+        f"python -u train.py model=pythia28 datasets=[{datasets}] loss=dpo loss.beta=0.1 exp_name=a batch_size=64 "
+        f"gradient_accumulation_steps=2 eval_batch_size=32 trainer=FSDPTrainer {more}"
+    )
+    return " ".join(map(str, read_recipe(command, options=RecipeOptions(gpus=4)).draft.to_do))
+
+
+def test_hh_beside_other_sets_is_cut_at_another_side():
+    """One job has one side."""
+    assert "prompts of hh above data.max_prompt" in _dpo_to_do("hh,shp")
+    assert "prompts of hh" not in _dpo_to_do("hh") + _dpo_to_do("shp,se")
+
+
+def test_weights_of_an_earlier_stage_may_be_those_of_a_run():
+    """The recipe names the repository's own file."""
+    assert "Write after: RUN" in _dpo_to_do("hh", "model.archive=/runs/sft/policy.pt")
