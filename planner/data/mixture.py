@@ -10,6 +10,9 @@ from planner.errors import DataError
 from planner.job import MixtureSet
 from planner.order.shares import shares
 
+# The most that `fraction` can say, too. More rows than fit in memory are a slip.
+_MOST_TIMES = 1000
+
 
 def used_rows(sets: Sequence[MixtureSet], found: Sequence[int]) -> tuple[int, ...]:
     """How many rows of each set an epoch uses.
@@ -19,7 +22,7 @@ def used_rows(sets: Sequence[MixtureSet], found: Sequence[int]) -> tuple[int, ..
         found: the number of rows that each set has.
 
     Raises:
-        DataError: no row of a set would be used.
+        DataError: no row of a set would be used, or each more than a thousand times.
     """
     if sets[0].weight is not None:
         used = _by_weight([Fraction(str(each.weight)) for each in sets], found)
@@ -28,6 +31,12 @@ def used_rows(sets: Sequence[MixtureSet], found: Sequence[int]) -> tuple[int, ..
     for each, count, num_rows in zip(sets, used, found, strict=True):
         if not count or not num_rows:
             raise DataError.of("data.mixture", _nothing_left(each, num_rows))
+        if count > _MOST_TIMES * num_rows:
+            raise DataError.of(
+                "data.mixture",
+                f"{each.name} has {num_rows} rows, and rows: {count} would use each more than {_MOST_TIMES} times. "
+                f"Write at most {_MOST_TIMES * num_rows}",
+            )
     return used
 
 

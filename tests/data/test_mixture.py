@@ -115,6 +115,13 @@ def test_a_set_without_rows_is_refused(share, found, reason):
         used_rows([MixtureSet(path="org/x", **share)], [found])
 
 
+def test_rows_that_would_not_fit_are_refused():
+    """A slip would take all memory. A thousand times is what `fraction` allows."""
+    assert used_rows([MixtureSet(path="org/x", rows=7000)], [7]) == (7000,)
+    with pytest.raises(DataError, match=r"org/x has 7 rows, and rows: 7001 would use each .* Write at most 7000"):
+        used_rows([MixtureSet(path="org/x", rows=7001)], [7])
+
+
 # -- five sets
 
 
