@@ -43,7 +43,7 @@ def findings(url):
     return audit(RunFolder(Storage(str(url)))).findings
 
 
-@pytest.mark.parametrize("kind", OBJECTIVES)
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=[pytest.mark.slow] * (k != "pairs")) for k in OBJECTIVES])
 def test_weights_are_those_of_rows_tokenized_ahead(workers, tmp_path, kind):
     """At 1, 2 and 3 workers, and through 3 and 1, from loader processes: one set of bits. The audit is clean."""
     workers.run(run_job, 2, job(tmp_path, kind, "ahead"), str(tmp_path / "ahead"))

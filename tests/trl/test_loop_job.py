@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("trl", reason="trl is not installed: pip install '.[trl]'")
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 PROJECT = Path(__file__).parents[2]
 

@@ -10,7 +10,8 @@ import pytest
 
 pytest.importorskip("trl", reason="trl is not installed: pip install '.[trl]'")
 
-pytestmark = pytest.mark.process
+# In one process of pytest, so that each run is made once.
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("trl")]
 
 HERE, PROJECT = Path(__file__).parent, Path(__file__).parents[2]
 METHODS = ("sft", "dpo", "lm")
@@ -138,6 +139,7 @@ def test_each_process_refuses_another_batch_and_a_missing_checkpoint(resumed):
         assert "no whole checkpoint in" in (folder / f"nowhere.log.{rank}").read_text()
 
 
+@pytest.mark.slow
 def test_processes_without_a_sample_change_nothing(tmp_path, model, torchrun):
     """A global batch of 2 on three processes, where one only computes ghosts."""
     settings = {"global_batch": 2, "settings": {"max_steps": 3}}
