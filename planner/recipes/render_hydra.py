@@ -3,9 +3,10 @@
 import shlex
 from collections.abc import Sequence
 
-from planner.job import AdamW, HfModel
+from planner.job import AdamW, HfModel, Rows, duration
 from planner.recipes.dpo_batching import DpoFacts
 from planner.recipes.halos_batching import HalosFacts
+from planner.recipes.hydra_datasets import System, names_in
 from planner.recipes.recipe import Rewrite
 from planner.recipes.render_trackers import UNNAMED, experiment, trackers_to_hydra
 from planner.recipes.rendering import (
@@ -38,12 +39,11 @@ def to_dpo(rendering: Rendering) -> None:
     if isinstance(job.model, HfModel):
         path = shlex.quote(f"model.name_or_path={job.model.path}")
         rendering.write("model.path model.context", "model=blank_model", path, "model.block_name=BLOCK")
-        rendering.write("", f"max_length={job.model.context}", "datasets=[DATA]", experiment(rendering.job))
+        names = _datasets(rendering, "dpo")
+        rendering.write("", f"max_length={job.model.context}", f"datasets=[{names}]", experiment(rendering.job))
         rendering.remark("BLOCK: write the class of the model's blocks, such as LlamaDecoderLayer")
-    rendering.leave(
-        f"name {DATA_SETS}",
-        f"write {_yours(rendering)}, else the repository takes hh or does not start",
-    )
+    if yours := _yours(rendering, "dpo"):
+        rendering.leave(f"name {DATA_SETS}", f"write {yours}, else the repository takes hh or does not start")
     _prompts(rendering, "", "256")
     rendering.leave("data.cut_prompt", "the repository keeps the end of a prompt only for hh")
     rendering.leave("model.revision", "write the folder of that revision as the model")
@@ -74,7 +74,7 @@ def to_dpo(rendering: Rendering) -> None:
     rendering.write_or_leave("train.schedule.warmup", arguments, "write warmup_steps in optimizer steps")
     rendering.write("train.seed", f"seed={job.train.seed}")
     trackers_to_hydra(rendering, "")
-    rendering.leave("eval", _EVAL)
+    _evaluation(rendering, "dpo", "n_eval_examples")
 
 
 def _dpo_loss(rendering: Rendering) -> None:
@@ -97,10 +97,10 @@ def to_halos(rendering: Rendering) -> None:
     train = job.train
     _halos_loss(rendering)
     leave_loss(rendering, "tokens", "mean")
-    rendering.leave(
-        f"name {DATA_SETS}",
-        f"write your model's family for llama, {_yours(rendering)}",
-    )
+    if yours := _yours(rendering, "halos"):
+        rendering.leave(f"name {DATA_SETS}", f"write your model's family for llama, {yours}")
+    else:
+        rendering.remark("llama: write your model's family")
     if isinstance(job.model, HfModel):
         path = shlex.quote(f"++model.name_or_path={job.model.path}")
         rendering.write("model.path model.context", path, f"++model.max_length={job.model.context}")
@@ -134,14 +134,16 @@ def to_halos(rendering: Rendering) -> None:
     )
     rendering.write("train.seed", f"++seed={train.seed}")
     trackers_to_hydra(rendering, "++")
-    rendering.leave("eval", _EVAL)
+    _evaluation(rendering, "halos", "++n_eval_examples")
 
 
 def _halos_loss(rendering: Rendering) -> None:
     objective = rendering.job.objective
     is_cdpo = bool(rendering.value("objective.label_smoothing"))
     rendering.write("objective.kind", f"loss={'cdpo' if is_cdpo else objective.kind}", "model=llama")
-    rendering.write("", "train_datasets=[DATA]", "test_datasets=[DATA]", experiment(rendering.job))
+    train = _datasets(rendering, "halos")
+    test = ",".join(names_in("halos", rendering.job.eval.data, "test")) or ("DATA" if train == "DATA" else train)
+    rendering.write("", f"train_datasets=[{train}]", f"test_datasets=[{test}]", experiment(rendering.job))
     rendering.write_number("objective.beta", f"++loss.{'tau' if objective.kind == 'ipo' else 'beta'}=")
     if is_cdpo:
         rendering.write_number("objective.label_smoothing", "++loss.epsilon=")
@@ -168,9 +170,37 @@ def _halos_optimizer(rendering: Rendering) -> None:
     rendering.leave("train.optimizer", "HALOs passes betas, which only AdamW takes, so it trains by AdamW")
 
 
-def _yours(rendering: Rendering) -> str:
-    """What the user writes for the placeholders of a command."""
-    return "your data for DATA" + (" and a name for NAME" if experiment(rendering.job) == UNNAMED else "")
+def _named(rendering: Rendering, system: System) -> list[str]:
+    """The system's names of the data sets to train on, empty if it does not name all of them."""
+    data = rendering.job.data
+    return names_in(system, data if isinstance(data, Rows) else None, "train")
+
+
+def _datasets(rendering: Rendering, system: System) -> str:
+    """The names of the data sets in a command, or the placeholder for them."""
+    if not (names := _named(rendering, system)):
+        return "DATA"
+    rendering.write(DATA_SETS)
+    return ",".join(names)
+
+
+def _yours(rendering: Rendering, system: System) -> str:
+    """What the user writes for the placeholders of a command. Empty if it has none."""
+    data = "" if _named(rendering, system) else "your data for DATA"
+    name = "a name for NAME" if experiment(rendering.job) == UNNAMED else ""
+    return " and ".join(filter(None, [data, name]))
+
+
+def _evaluation(rendering: Rendering, system: System, option: str) -> None:
+    """Writes how many rows of the system's own test split are evaluated, if the job evaluates those."""
+    test, samples = names_in(system, rendering.job.eval.data, "test"), rendering.job.eval.samples
+    if test and (system == "halos" or test == _named(rendering, system)) and isinstance(samples, int) and samples:
+        rendering.write("eval.data eval.samples", f"{option}={samples}")
+        every = duration.parse(rendering.job.eval.every)
+        if every.unit in {"examples", "steps"}:
+            size = rendering.job.batch.global_batch if every.unit == "steps" else 1
+            rendering.write("eval.every", f"{option.replace('n_eval_examples', 'eval_every')}={every.amount * size}")
+    rendering.leave("eval", _EVAL)
 
 
 def _prompts(rendering: Rendering, prefix: str, default: str) -> None:
