@@ -17,6 +17,8 @@ OF_EXTRAS = {
     "transformers": "hf",
     "peft": "hf",
     "datasets": "hf",
+    "bs4": "hf",
+    "accelerate": "trl, and hf by peft",
     "liger_kernel": "liger",
     "huggingface_hub": "hf, by transformers",
     "matplotlib": "report",
@@ -27,7 +29,7 @@ OF_EXTRAS = {
     "aiohttp": "submit, by ray[default]",
 }
 # Room -> the one package of the list above that its modules may import at their top.
-ROOMS_OF_EXTRAS = {"planner.pictures": "matplotlib"}
+ROOMS_OF_EXTRAS = {"planner.pictures": "matplotlib", "planner.trl": "transformers"}
 
 
 def main() -> None:
