@@ -9,10 +9,7 @@ import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from planner.data.examples import ASSISTANT, BadRow
 from planner.data.fields import Fields, string_of, turns_of
@@ -20,6 +17,11 @@ from planner.data.formats import Kind
 from planner.data.html_text import html_text
 from planner.data.row import Row
 from planner.job import LoaderName
+
+# Reading a recipe imports this module, and numpy would take most of its time.
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _LEAST_RATIO = 2
 _MOST_PAIRS = 5
@@ -62,7 +64,7 @@ class NamedLoader:
     """`data_dir` of the data set on the hub"""
     is_conversation: bool = False
     """whether a completion is the rest of a conversation, with further messages of the user"""
-    chosen: Callable[[int, str], NDArray[np.int64]] | None = None
+    chosen: "Callable[[int, str], NDArray[np.int64]] | None" = None
     """(number of rows, split) -> the rows of the split, where the loader makes it itself"""
 
 
@@ -178,8 +180,10 @@ def _dpo_se(groups: Groups, row: Fields, _split: str) -> None:
 _SE_SEED, _SE_TEST_SHARE = 42, 0.01
 
 
-def _se_split(num_rows: int, split: str) -> NDArray[np.int64]:
+def _se_split(num_rows: int, split: str) -> "NDArray[np.int64]":
     """Of `Dataset.shuffle(42)`, the first hundredth is the test split."""
+    import numpy as np
+
     shuffled = np.random.default_rng(_SE_SEED).permutation(num_rows)
     num_test = int(num_rows * _SE_TEST_SHARE)
     return np.sort(shuffled[:num_test] if split == "test" else shuffled[num_test:])

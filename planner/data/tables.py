@@ -2,16 +2,18 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from planner.base.text import how_to_install
 from planner.data.arrow_types import plain_values, require_plain
 from planner.data.hub_sets import quiet
 from planner.data.row import RawRow, unreadable
 from planner.errors import DataError
+
+# Reading a recipe imports this module, and numpy would take most of its time.
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _ROWS_PER_READ = 1000
 # `save_to_disk` writes one of these.
@@ -99,14 +101,14 @@ def require_columns(table: Any, place: str, columns: Iterable[str]) -> None:
         )
 
 
-def table_rows(table: Any, place: str, numbers: NDArray[np.int64]) -> Iterator[RawRow]:
+def table_rows(table: Any, place: str, numbers: "NDArray[np.int64]") -> Iterator[RawRow]:
     """The rows of a `Dataset` with these numbers. `RawRow.read` counts rows.
 
     Raises:
         DataError: it is broken, or a column has a type that runs code.
     """
     require_plain(table.data.schema, place)
-    is_whole = len(numbers) == len(table) and bool((numbers == np.arange(len(table))).all())
+    is_whole = len(numbers) == len(table) and all(map(int.__eq__, numbers.tolist(), range(len(table))))
     try:
         chosen = table if is_whole else table.select(numbers)
         read = 0
