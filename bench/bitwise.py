@@ -42,17 +42,18 @@ import torch.distributed as dist
 from _results import hand_over, write
 from torch import Tensor
 
+from planner.data.samples import Text
 from planner.job import AdamW, GptModel, LmObjective, Train
 from planner.job.step_schedule import StepSchedule, learning_rate
 from planner.plan import BatchSizes, Plan, make_plan
 from planner.rehearsal.local_workers import LocalWorkers
 from planner.train import control, optimize
-from planner.train.batches import TokenBatch, collate
 from planner.train.control import Tally
 from planner.train.exact.gradient_sums import FixedPointSums, FloatSums
 from planner.train.models.gpt import VOCABULARY
-from planner.train.objectives.lm import LanguageModelling
+from planner.train.objectives.next_token import NextToken
 from planner.train.optimizer_step import Step, accumulate
+from planner.train.sample_batches import SampleBatch, batch_of
 from planner.train.shard import build_model, shard
 from planner.train.state import TrainState, tensor_digest
 from planner.train.stopwatch import Stopwatch
@@ -108,9 +109,9 @@ class Side:
         optimizer = optimize.make_optimizer(task.train.optimizer, model)
         sums = FixedPointSums(model, world, task.num_micro_batches, way) if self._is_exact else FloatSums(model)  # type: ignore[arg-type]
         self.state = TrainState.of(model, optimizer, sums)
-        self._objective = LanguageModelling(LmObjective())
+        self._objective = NextToken(LmObjective())
 
-    def step(self, number: int, batches: list[TokenBatch], num_tokens: int) -> None:
+    def step(self, number: int, batches: list[SampleBatch], num_tokens: int) -> None:
         """One optimizer step."""
         torch.use_deterministic_algorithms(self._is_exact)
         state, train = self.state, self._task.train
@@ -149,14 +150,14 @@ class Side:
         return hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
 
 
-def _batches(task: Task, rank: int, step: int) -> list[TokenBatch]:
+def _batches(task: Task, rank: int, step: int) -> list[SampleBatch]:
     """Random bytes that depend on the position alone, every sample as long as the context."""
     start = step * task.plan.global_batch
 
-    def micro_batch(slot: range) -> TokenBatch:
+    def micro_batch(slot: range) -> SampleBatch:
         rows = [start + i for i in slot]
         texts = [np.random.default_rng(row).integers(0, VOCABULARY, task.model.context + 1) for row in rows]
-        return collate(rows, [text.astype(np.uint8) for text in texts], rows[0])
+        return batch_of(rows, [Text.of(text.astype(np.int32)) for text in texts], rows[0])
 
     return [micro_batch(slot) for slot in task.plan.micro_batches(rank)]
 

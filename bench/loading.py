@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from _results import best_of, write
 
-from planner.data.base import Dataset
+from planner.data.base import SampleDataset
 from planner.data.open import open_dataset
 from planner.data.prepare_tokens import prepare
 from planner.data.tokens import HEADER_BYTES, Header, blocks_digest
@@ -22,6 +22,7 @@ from planner.order.order import Order
 from planner.plan import BatchSizes, make_plan
 from planner.train.batches import Loader
 from planner.train.prefetch import Prefetcher
+from planner.train.sample_batches import text_batch
 
 MB, GB = 10**6, 10**9
 CONTEXT, GLOBAL_BATCH, MAX_MICRO, STEPS = 1024, 256, 16, 40
@@ -58,11 +59,11 @@ def open_ms(data: TextData | JsonlData | TokensData, repeats: int) -> float:
     return round(best_of(repeats, lambda: open_dataset(data, MODEL)) * 1e3, 2)
 
 
-def samples_per_s(dataset: Dataset, processes: int) -> int:
+def samples_per_s(dataset: SampleDataset, processes: int) -> int:
     """Samples per second of a loop that only loads, without the start of the processes."""
     order = Order(num_rows=dataset.num_rows, seed=0)
     plan = make_plan(BatchSizes(global_batch=GLOBAL_BATCH, max_micro=MAX_MICRO), 1)
-    loader = Loader(dataset=dataset, order=order, plan=plan, rank=0)
+    loader = Loader(dataset=dataset, order=order, plan=plan, rank=0, make_batch=text_batch)
     first = 8  # steps that may have been loaded while the processes started
     cursors = range(0, (first + STEPS) * GLOBAL_BATCH, GLOBAL_BATCH)
     prefetcher = Prefetcher(loader.load, cursors, processes=processes, device=torch.device("cpu"))

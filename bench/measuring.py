@@ -27,18 +27,19 @@ def blocks(rank: int, folder: str) -> list[list[float]]:
     import numpy as np
     import torch.distributed as dist
 
+    from planner.data.samples import Text
     from planner.store.records import StepRecord
     from planner.store.storage import Storage
-    from planner.train.batches import collate
     from planner.train.collectives import blocked
     from planner.train.flops import PassFlops, StepFlops
     from planner.train.meter import Meter
+    from planner.train.sample_batches import batch_of
     from planner.train.world import World, cpu_device
 
     world = World.join(cpu_device)
     storage = Storage(folder)
     meter = Meter(world, StepFlops(samples=PassFlops(per_token=1)), 1e12)
-    batch = collate(range(8), [np.zeros(1025, dtype=np.uint8)] * 8)
+    batch = batch_of(range(8), [Text.of(np.zeros(1025, dtype=np.int32))] * 8)
     record = StepRecord(
         step=0, cursor=64, samples=64, tokens=6144, checksum="0" * 16, loss=1.0, grad_norm=1.0, lr=1e-3, seconds=0.3
     )

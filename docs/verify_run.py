@@ -61,7 +61,8 @@ U64, GOLDEN = 2**64 - 1, 0x9E3779B97F4A7C15
 SHOWN = 5
 FORMAT = 1  # of run.json, manifests, held steps and jobs
 TOKEN_FORMATS = (1, 2)  # of token files
-LEDGER_FORMATS = (1, 2, 3)
+LEDGER_FORMATS = (1, 2, 3, 4)
+IDS_OF_BYTES = 4  # the first format of a ledger whose checksums have bytes as ids. Before, as single bytes
 ACCEPTED_AS_FIELDS = 3  # the first format of a ledger whose headers have `accepted`. Before, only texts say it
 LAYOUTS = (1,)  # the versions of a plan's arithmetic that this script knows
 MOST_BYTES, MOST_LINE_BYTES = 2**30, 2**26  # of a manifest or a job, and of a ledger's line
@@ -437,11 +438,11 @@ def evaluated(job: dict, num_rows: int) -> list[int]:
     return [shuffled(index, num_rows, 0, 2, 0) for index in range(num_rows - number, num_rows)]
 
 
-def fed(sample: bytes | tuple) -> tuple[int, bytes]:
+def fed(sample: bytes | tuple, ledger_format: int = IDS_OF_BYTES) -> tuple[int, bytes]:
     """Return how many tokens of a sample bear loss, and the bytes of its checksum: inputs, then labels."""
-    if isinstance(sample, bytes):
+    if isinstance(sample, bytes) and ledger_format < IDS_OF_BYTES:
         return len(sample) - 1, sample[:-1] + sample[1:]
-    texts, more = sample
+    texts, more = ([(sample, [True] * len(sample))], []) if isinstance(sample, bytes) else sample
     parts = []
     for tokens, marks in texts:
         labels = [token if mark else -100 for token, mark in zip(tokens[1:], marks[1:], strict=True)]
@@ -1083,7 +1084,7 @@ def check_steps(steps: list[dict], header: dict, job: dict, rows: list | None, *
     for number, step in enumerate(steps, header["step"]) if rows is not None else ():
         start = header["cursor"] + (number - header["step"]) * size
         chosen = [row_at(place, len(rows), held_out, job["train"]["seed"]) for place in range(start, start + size)]
-        used = [(fed(rows[row]), row.to_bytes(8, "little")) for row in chosen]
+        used = [(fed(rows[row], header["format"]), row.to_bytes(8, "little")) for row in chosen]
         sums = (blake2b(number + content, digest_size=8).digest() for (_, content), number in used)
         total = sum(int.from_bytes(each, "little") for each in sums)
         if (step["tokens"], step["checksum"]) != (sum(tokens for (tokens, _), _ in used), f"{total & U64:016x}"):

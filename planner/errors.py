@@ -112,6 +112,13 @@ class ObjectiveUnavailable(UserError, ValueError):
     """
 
 
+class DataKindUnavailable(UserError, ValueError):
+    """A kind of data is not installed, or its package cannot be used.
+
+    It is also a ValueError, so that pydantic lists it among the mistakes of a job.
+    """
+
+
 class TrackerUnavailable(UserError, ValueError):
     """A tracker or its library is not installed, or its package cannot be used.
 

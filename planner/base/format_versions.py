@@ -14,7 +14,7 @@ STORED: Mapping[str, int] = MappingProxyType(
         "jobs": 1,
         "drivers": 1,
         "generations": 1,
-        "ledger": 3,
+        "ledger": 4,
         "manifests": 1,
         "held": 1,
         "status": 1,
@@ -28,7 +28,7 @@ STORED: Mapping[str, int] = MappingProxyType(
 )
 """what is stored -> the format that this version of planner writes"""
 
-EARLIER: Mapping[str, tuple[int, ...]] = MappingProxyType({"ledger": (1, 2), "tokens": (1,)})
+EARLIER: Mapping[str, tuple[int, ...]] = MappingProxyType({"ledger": (1, 2, 3), "tokens": (1,)})
 """what is stored -> earlier formats that this version of planner reads too, ascending"""
 
 

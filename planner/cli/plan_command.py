@@ -18,7 +18,6 @@ from planner.cli.options import (
 )
 from planner.job import Job, workers_of
 from planner.job.compute import ComputeRule, compute_rule
-from planner.job.job import sample_tokens
 from planner.job.step_schedule import conversions
 from planner.plan import Plan
 from planner.plan.commit_size import CommitSize, NotKnown
@@ -64,12 +63,12 @@ def plan(
     compute = compute_rule(spec, on_gpu=bool(spec.workers.gpus))
     if as_json:
         more = partial(_more_keys, compute, size, storage_gbps, on_a_node)
-        typer.echo(plan_json(found, mixes, more, sample_tokens=sample_tokens(spec)))
+        typer.echo(plan_json(found, mixes, more, sample_tokens=spec.data.sample_tokens(spec.model)))
         return
     width = terminal_width()
     heading = [*_heading(spec), *([] if there is None else [there.line]), f"compute: {compute_text(compute)}"]
     typer.echo("\n".join(line for text in heading for line in wrapped(text, width)))
-    header, *rows = plan_table(found, width, mixes, sample_tokens=sample_tokens(spec))
+    header, *rows = plan_table(found, width, mixes, sample_tokens=spec.data.sample_tokens(spec.model))
     typer.echo()
     print_heading(header)
     typer.echo("\n".join(rows))

@@ -3,6 +3,7 @@
 import typer
 
 from planner.files.schema import schema_text
+from planner.job.data_registry import DATA_KINDS
 from planner.job.objective_registry import OBJECTIVES
 from planner.job.tracking import TRACKERS
 
@@ -14,5 +15,6 @@ def schema() -> None:
     Example: planner schema > job.schema.json
     """
     OBJECTIVES.require_all()
+    DATA_KINDS.require_all()
     TRACKERS.require_all()
     typer.echo(schema_text(), nl=False)

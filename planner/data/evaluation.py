@@ -7,9 +7,7 @@ from hashlib import sha256
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.data.base import AnyDataset, RowContribution, sample_row_counts
-from planner.data.lazy_sets import OnDemandSet
-from planner.data.sample_sets import SampleSet, SetRows
+from planner.data.base import RowContribution, SampleDataset, SetRows, sample_row_counts
 from planner.data.samples import Sample
 
 
@@ -17,8 +15,8 @@ from planner.data.samples import Sample
 class WithEvaluation:
     """Rows `[0, training.num_rows)` are those of `training`. The chosen rows of `evaluation` follow them."""
 
-    training: SampleSet | OnDemandSet
-    evaluation: SampleSet
+    training: SampleDataset
+    evaluation: SampleDataset
     chosen: NDArray[np.int64]
     """rows of `evaluation` to evaluate on, shape `(num_evaluated,)`"""
 
@@ -52,7 +50,8 @@ class WithEvaluation:
     def sample(self, row: int) -> Sample:
         """The row's sample."""
         behind = row - self.training.num_rows
-        return self.training.sample(row) if behind < 0 else self.evaluation.sample(int(self.chosen[behind]))
+        sample: Sample = self.training.sample(row) if behind < 0 else self.evaluation.sample(int(self.chosen[behind]))
+        return sample
 
     def samples(self, rows: Sequence[int]) -> list[Sample]:
         """The rows' samples."""
@@ -65,6 +64,6 @@ class WithEvaluation:
         return sample_row_counts(row, self.sample(row))
 
 
-def training_part(dataset: AnyDataset) -> AnyDataset:
+def training_part(dataset: SampleDataset) -> SampleDataset:
     """The data set without rows of another one for evaluation."""
     return dataset.training if isinstance(dataset, WithEvaluation) else dataset

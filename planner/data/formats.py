@@ -1,8 +1,7 @@
 """The shapes of rows that planner reads: HALOs' JSON by its `type`, TRL's columns by their names."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from planner.data.examples import (
     ASSISTANT,
@@ -26,8 +25,6 @@ from planner.data.fields import (
     turns_of,
 )
 
-Kind = Literal["chat", "pairs", "feedback"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RowFormat:
@@ -39,20 +36,21 @@ class RowFormat:
     """HALOs' `type`, empty for TRL's formats"""
     keys: tuple[str, ...]
     """keys that a row must have"""
-    read: Callable[[Fields, Kind], list[Example]]
+    read: Callable[[Fields], Example]
+    """raises `BadRow`. A pair is a prompt with two completions, first the chosen one"""
 
     def fits(self, fields: Fields) -> bool:
         """Whether a row has this shape, by its keys."""
         return (fields.get("type") == self.halos if self.halos else True) and all(key in fields for key in self.keys)
 
 
-def format_of(fields: Fields, kind: Kind) -> RowFormat:
-    """The shape of a row, among those that the kind of data accepts.
+def format_of(fields: Fields, kind: str, formats: Sequence[RowFormat]) -> RowFormat:
+    """The shape of a row, among those that a kind of data accepts.
 
     Raises:
         BadRow: the row has none of them.
     """
-    for found in _FORMATS[kind]:
+    for found in formats:
         if found.fits(fields):
             return found
     if fields.get("type") == "scalar_feedback" and "reward" in fields:
@@ -64,39 +62,39 @@ def format_of(fields: Fields, kind: Kind) -> RowFormat:
             "conversations in ShareGPT's form, which planner does not read. Write messages: role (system, user, "
             "assistant) for from (system, human, gpt), content for value"
         )
-    other = next((each for formats in _FORMATS.values() for each in formats if each.fits(fields)), None)
+    other = next((each for each in _ALL if each.fits(fields)), None)
     found_keys = other.name if other else f"the keys {', '.join(sorted(map(str, fields))[:8]) or '(none)'}"
-    raise BadRow(f"{found_keys}, and data.kind {kind} takes one of: {'; '.join(each.name for each in _FORMATS[kind])}")
+    raise BadRow(f"{found_keys}, and data.kind {kind} takes one of: {'; '.join(each.name for each in formats)}")
 
 
-def _rated(row: Fields, _kind: Kind) -> list[Example]:
+def _rated(row: Fields) -> Example:
     """A completion (TRL) or output (HALOs) with its label."""
-    completion = completion_of(row, "output" if _HALOS_BINARY.fits(row) else "completion")
-    return [_answered(text_or_turns(row, "prompt"), (completion,), row, is_desirable=truth_of(row, "label"))]
+    completion = completion_of(row, "output" if HALOS_BINARY.fits(row) else "completion")
+    return answered(text_or_turns(row, "prompt"), (completion,), row, is_desirable=truth_of(row, "label"))
 
 
 # -- TRL's
 
 
-def _messages(row: Fields, _kind: Kind) -> list[Example]:
+def _messages(row: Fields) -> Example:
     messages = turns_of(row, "messages")
     require_assistant_last(messages, "messages")
-    return [Conversation(messages=messages, settings=settings_of(row))]
+    return Conversation(messages=messages, settings=settings_of(row))
 
 
-def _text(row: Fields, _kind: Kind) -> list[Example]:
-    return [PlainText(text=string_of(row, "text"))]
+def _text(row: Fields) -> Example:
+    return PlainText(text=string_of(row, "text"))
 
 
-def _completion(row: Fields, _kind: Kind) -> list[Example]:
+def _completion(row: Fields) -> Example:
     if "label" in row:
         raise BadRow(
             "prompt and completion have a label, and an undesirable completion must not be imitated. Remove the label"
         )
-    return [_answered(text_or_turns(row, "prompt"), (completion_of(row, "completion"),), row)]
+    return answered(text_or_turns(row, "prompt"), (completion_of(row, "completion"),), row)
 
 
-def _preference(row: Fields, kind: Kind) -> list[Example]:
+def _preference(row: Fields) -> Example:
     chosen, rejected = text_or_turns(row, "chosen"), text_or_turns(row, "rejected")
     prompt: TextOrTurns
     if isinstance(chosen, str) and isinstance(rejected, str):
@@ -112,7 +110,7 @@ def _preference(row: Fields, kind: Kind) -> list[Example]:
         prompt = turns_of(row, "prompt")
     for key, completion in (("chosen", chosen), ("rejected", rejected)):
         require_completion(completion, key)
-    return _of_pair(prompt, chosen, rejected, row, kind)
+    return answered(prompt, (chosen, rejected), row)
 
 
 def _common_beginning(chosen: Turns, rejected: Turns) -> tuple[Turns, Turns, Turns]:
@@ -127,55 +125,44 @@ def _common_beginning(chosen: Turns, rejected: Turns) -> tuple[Turns, Turns, Tur
 # -- HALOs'
 
 
-def _sample(row: Fields, _kind: Kind) -> list[Example]:
-    return [_answered(text_or_turns(row, "prompt"), (completion_of(row, "output"),), row)]
+def _sample(row: Fields) -> Example:
+    return answered(text_or_turns(row, "prompt"), (completion_of(row, "output"),), row)
 
 
-def _pairwise_feedback(row: Fields, kind: Kind) -> list[Example]:
+def _pairwise_feedback(row: Fields) -> Example:
     a, b = completion_of(row, "output_A"), completion_of(row, "output_B")
     chosen, rejected = (a, b) if truth_of(row, "label") else (b, a)
-    return _of_pair(text_or_turns(row, "prompt"), chosen, rejected, row, kind)
+    return answered(text_or_turns(row, "prompt"), (chosen, rejected), row)
 
 
-_HALOS_SAMPLE = RowFormat(name="HALOs' type: sample", halos="sample", keys=("prompt", "output"), read=_sample)
-_HALOS_BINARY = RowFormat(
+HALOS_SAMPLE = RowFormat(name="HALOs' type: sample", halos="sample", keys=("prompt", "output"), read=_sample)
+HALOS_BINARY = RowFormat(
     name="HALOs' type: binary_feedback",
     halos="binary_feedback",
     keys=("prompt", "output", "label"),
     read=_rated,
 )
-_HALOS_PAIRWISE = RowFormat(
+HALOS_PAIRWISE = RowFormat(
     name="HALOs' type: pairwise_feedback",
     halos="pairwise_feedback",
     keys=("prompt", "output_A", "output_B", "label"),
     read=_pairwise_feedback,
 )
-_PREFERENCE = RowFormat(name="chosen, rejected (and prompt)", keys=("chosen", "rejected"), read=_preference)
-_MESSAGES = RowFormat(name="messages", keys=("messages",), read=_messages)
-_COMPLETION = RowFormat(name="prompt, completion", keys=("prompt", "completion"), read=_completion)
-_LABELLED = RowFormat(name="prompt, completion, label", keys=("prompt", "completion", "label"), read=_rated)
-_TEXT = RowFormat(name="text", keys=("text",), read=_text)
+PREFERENCE = RowFormat(name="chosen, rejected (and prompt)", keys=("chosen", "rejected"), read=_preference)
+MESSAGES = RowFormat(name="messages", keys=("messages",), read=_messages)
+COMPLETION = RowFormat(name="prompt, completion", keys=("prompt", "completion"), read=_completion)
+LABELLED = RowFormat(name="prompt, completion, label", keys=("prompt", "completion", "label"), read=_rated)
+TEXT = RowFormat(name="text", keys=("text",), read=_text)
 
-# The first match wins: rows of preference data often also have `messages`, and conversations a `prompt`.
-_FORMATS: dict[Kind, tuple[RowFormat, ...]] = {
-    "chat": (_HALOS_SAMPLE, _HALOS_PAIRWISE, _MESSAGES, _COMPLETION, _PREFERENCE, _TEXT),
-    "pairs": (_HALOS_PAIRWISE, _PREFERENCE),
-    "feedback": (_HALOS_BINARY, _HALOS_PAIRWISE, _LABELLED, _PREFERENCE),
-}
-
-
-# -- pairs and completions
+# What each kind of data accepts. The first match wins: rows of preference data often also have `messages`, and
+# conversations a `prompt`.
+CHAT = (HALOS_SAMPLE, HALOS_PAIRWISE, MESSAGES, COMPLETION, PREFERENCE, TEXT)
+PAIRS = (HALOS_PAIRWISE, PREFERENCE)
+FEEDBACK = (HALOS_BINARY, HALOS_PAIRWISE, LABELLED, PREFERENCE)
+_ALL = (HALOS_SAMPLE, HALOS_BINARY, HALOS_PAIRWISE, PREFERENCE, MESSAGES, COMPLETION, LABELLED, TEXT)
 
 
-def _of_pair(prompt: TextOrTurns, chosen: TextOrTurns, rejected: TextOrTurns, row: Fields, kind: Kind) -> list[Example]:
-    """A pair, or for chat its chosen completion, or for feedback both completions: one desirable, one not."""
-    if kind == "pairs":
-        return [_answered(prompt, (chosen, rejected), row)]
-    good = _answered(prompt, (chosen,), row)
-    return [good] if kind == "chat" else [good, _answered(prompt, (rejected,), row, is_desirable=False)]
-
-
-def _answered(
+def answered(
     prompt: TextOrTurns, completions: tuple[TextOrTurns, ...], row: Fields, *, is_desirable: bool = True
 ) -> PromptCompletions:
     """A `PromptCompletions` whose prompt and completions are all texts or all messages."""

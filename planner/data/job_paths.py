@@ -11,10 +11,7 @@ from planner.data.hub_sets import is_hub_name
 from planner.data.model_files import CONFIG, folder_here
 from planner.data.paths import STDLIB
 from planner.errors import DataError, UserError
-from planner.job import HfModel, Job, Rows
-
-_ROWS = "Write a file, a folder or a glob"
-_DATA = {"own": "Write NAME.py", "text": f"Write a file, a folder, a glob or {STDLIB}"}
+from planner.job import HfModel, Job, RowsData, data_spec_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +59,7 @@ def require_paths(job: Job, job_file: str = "", command: str = "") -> None:
 
 def data_paths(job: Job) -> Iterator[tuple[str, str]]:
     """The paths of a job's data and of `eval.data`, each with its key. Some may be names on the hub."""
-    if not isinstance(job.data, Rows):
+    if not isinstance(job.data, RowsData):
         yield "data.path", job.data.path
         return
     for section, rows in (("data", job.data), ("eval.data", job.eval.data)):
@@ -89,9 +86,9 @@ def _named(job: Job, beside: Path) -> Iterator[_Named]:
     """The relative paths of a job. A model that may be a name on the hub is none, unless it is a folder `beside`."""
     what = "Python file" if job.is_own else "file"
     for key, path in data_paths(job):
-        may_be_hubs = isinstance(job.data, Rows) and is_hub_name(path) and not _is_near(path, beside)
+        may_be_hubs = isinstance(job.data, RowsData) and is_hub_name(path) and not _is_near(path, beside)
         if path != STDLIB and is_relative(path) and not may_be_hubs:
-            yield _Named(key=key, path=path, what=what, fix=_DATA.get(job.data.kind, _ROWS))
+            yield _Named(key=key, path=path, what=what, fix=data_spec_of(job.data).where)
     model = job.model
     if not isinstance(model, HfModel):
         return

@@ -11,19 +11,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.data.base import Progress, RowContribution, sample_row_counts
-from planner.data.conversations import RowTokenizer, tokenizer_of
+from planner.data.ahead_sets import tokenizer_of
+from planner.data.base import Progress, RowContribution, SetRows, sample_row_counts
 from planner.data.mixture import repeats, times_used, used_rows
 from planner.data.one_format import OneFormat
 from planner.data.row import Row
 from planner.data.row_access import RowAccess, open_access
-from planner.data.sample_sets import SampleSet, SetRows
+from planner.data.row_tokenizer import RowTokenizer
+from planner.data.sample_sets import SampleSet
 from planner.data.samples import Sample
 from planner.data.shared_array import SharedArray
 from planner.data.source_stamps import row_stamps
 from planner.data.tokenizer import Tokenizer
 from planner.errors import DataError
-from planner.job import ChatData, FeedbackData, GptModel, HfModel, MixtureSet, PairsData
+from planner.job import GptModel, HfModel, MixtureSet, RowsData
 
 # Raise it if the same rows, settings and tokenizer make other samples: `tests/data/test_lazy_sets.py` has samples of
 # all formats. The digest of the package's code would call a run of an earlier version another run.
@@ -34,7 +35,7 @@ _NOTE = "rows are tokenized when a step needs them, so it is not known in advanc
 
 
 def open_on_demand(
-    data: ChatData | PairsData | FeedbackData, model: GptModel | HfModel, progress: Progress
+    data: RowsData, model: GptModel | HfModel, progress: Progress, kind: type[RowTokenizer]
 ) -> "OnDemandSet":
     """Open rows of prompts and completions for a model, without tokenizing all of them.
 
@@ -45,13 +46,20 @@ def open_on_demand(
     # First, so that missing files are reported before a tokenizer is downloaded.
     row_stamps(data)
     tokenizer = tokenizer_of(model)
-    opened = [open_access(each, data.kind, progress) for each in data.sets]
+    opened = [open_access(each, OneFormat(data.kind, kind.formats), progress) for each in data.sets]
     found = [len(access.index.positions.array) for access in opened]
     used = used_rows(data.sets, found) if data.mixture else tuple(found)
     parts, notes = [], [_NOTE, *repeats(data.sets, found, used)]
     for source, access, num_rows, num_used in zip(data.sets, opened, found, used, strict=True):
         chosen = None if num_used == num_rows else _chosen(num_rows, num_used, data.seed)
-        make = _Maker(data=data, source=source, context=model.context, tokenizer=tokenizer, one=OneFormat(data.kind))
+        make = _Maker(
+            data=data,
+            source=source,
+            context=model.context,
+            tokenizer=tokenizer,
+            kind=kind,
+            one=OneFormat(data.kind, kind.formats),
+        )
         tried = np.linspace(0, num_rows - 1, min(num_rows, max(_TRIED // len(found), _LEAST_TRIED))).astype(np.int64)
         made = make.whole(access.rows(tried.tolist()))
         notes += [_tried(source.name if data.mixture else "", len(tried), note) for note in made.notes]
@@ -83,15 +91,16 @@ def _tried(name: str, num_tried: int, note: str) -> str:
 class _Maker:
     """What turns rows of one set into samples."""
 
-    data: ChatData | PairsData | FeedbackData
+    data: RowsData
     source: MixtureSet
     context: int
     tokenizer: Tokenizer
+    kind: type[RowTokenizer]
     one: OneFormat
 
     def rows(self, rows: list[Row]) -> RowTokenizer:
         """The rows, tokenized."""
-        tokenized = RowTokenizer(self.data, self.source, self.context, self.tokenizer, self.one)
+        tokenized = self.kind(self.data, self.source.path, self.context, self.tokenizer, self.one)
         tokenized.add(rows)
         return tokenized
 

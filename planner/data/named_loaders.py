@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from planner.data.examples import ASSISTANT, BadRow
 from planner.data.fields import Fields, string_of, turns_of
-from planner.data.formats import Kind
 from planner.data.html_text import html_text
 from planner.data.row import Row
 from planner.job import LoaderName
@@ -68,8 +67,8 @@ class NamedLoader:
     """(number of rows, split) -> the rows of the split, where the loader makes it itself"""
 
 
-def loaded_rows(loader: NamedLoader, rows: Iterable[Row], kind: Kind, split: str) -> Iterator[Row]:
-    """The rows to train on, in planner's formats: one per prompt for chat, else one per pair."""
+def loaded_rows(loader: NamedLoader, rows: Iterable[Row], split: str, *, takes_pairs: bool) -> Iterator[Row]:
+    """The rows to train on, in planner's formats: one per pair, or one per prompt."""
     groups: Groups = {}
     flawed = []
     last = None
@@ -87,12 +86,12 @@ def loaded_rows(loader: NamedLoader, rows: Iterable[Row], kind: Kind, split: str
     if last is None:
         return
     for number, group in enumerate(groups.values()):
-        for fields in _fields_of(loader, group, kind):
+        for fields in _fields_of(loader, group, takes_pairs=takes_pairs):
             yield Row(where=f"prompt {number} of {loader.path}", fields=fields, flaw="", read=last.read)
 
 
-def _fields_of(loader: NamedLoader, group: PromptGroup, kind: Kind) -> Iterator[dict[str, Any]]:
-    if kind == "chat":
+def _fields_of(loader: NamedLoader, group: PromptGroup, *, takes_pairs: bool) -> Iterator[dict[str, Any]]:
+    if not takes_pairs:
         prompt, completion = group.prompt, group.completions[group.target]
         yield (
             {"messages": prompt + completion}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from planner.data.examples import BadRow
-from planner.data.formats import Kind, RowFormat, format_of
+from planner.data.formats import RowFormat, format_of
 from planner.data.row import Row
 from planner.errors import DataError
 
@@ -12,7 +12,10 @@ from planner.errors import DataError
 class OneFormat:
     """The format of the first row with a known format, which all others must have."""
 
-    kind: Kind
+    kind: str
+    """`data.kind`"""
+    formats: tuple[RowFormat, ...]
+    """those that the kind accepts. The first match wins"""
     found: RowFormat | None = None
     where: str = ""
     """the place of that first row"""
@@ -26,7 +29,7 @@ class OneFormat:
         """
         if row.flaw:
             raise BadRow(row.flaw)
-        found = format_of(row.fields, self.kind)
+        found = format_of(row.fields, self.kind, self.formats)
         if self.found is None:
             self.found, self.where = found, row.where
         # `!=` and not `is`: a loader process has a copy.

@@ -1,43 +1,50 @@
-"""Opens the data set of a job: it maps each kind of data to the class that reads it."""
+"""Opens the data of a job, of any kind. It knows none of them."""
 
-from planner.data.base import AnyDataset, Progress, no_progress
-from planner.data.conversations import open_conversations
-from planner.data.document_sets import open_documents
-from planner.data.jsonl import JsonlDataset
-from planner.data.lazy_sets import open_on_demand
-from planner.data.sample_sets import SampleSet, SetRows
-from planner.data.text_files import TextDataset
-from planner.data.tokens import TokenFile, TokensDataset
-from planner.data.user_dataset import OwnDataset
-from planner.errors import DataError
-from planner.job import Data, HfModel, Job, JsonlData, Model, OwnCode, OwnModel, TextData, TokensData
+from importlib import import_module
+from typing import Any
+
+from planner.data.base import Progress, SampleDataset, no_progress
+from planner.errors import DataError, DataKindUnavailable, PlannerError
+from planner.job import Data, DataSpec, Job, Model, data_spec_of
+from planner.job.data_registry import DATA_KINDS
 
 
-def open_dataset(data: Data, model: Model, progress: Progress = no_progress) -> AnyDataset:
+def open_dataset(data: Data, model: Model, progress: Progress = no_progress) -> SampleDataset:
     """Open and check the data set that a job names. Rows are cut to the model's context.
 
     Raises:
         DataError: a file is missing, empty or malformed. The message names the file, and the line if there is one.
+        DataKindUnavailable: the package that has the kind of data fails.
     """
-    if isinstance(data, OwnCode):
-        return OwnDataset.open(data.path)
-    assert not isinstance(model, OwnModel)  # a `Job` checks this
-    match data:
-        case TextData():
-            return TextDataset.open(data.path, model.context)
-        case TokensData():
-            file = TokenFile.open(data.path)
-            if isinstance(model, HfModel):
-                return open_documents(file, data, model)
-            return TokensDataset.of(file, model.context)
-        case JsonlData():
-            return JsonlDataset.open(data.path, data.field, model.context, progress)
-        case _:
-            opener = open_on_demand if data.tokenize == "on_demand" else open_conversations
-            return opener(data, model, progress)
+    spec = data_spec_of(data)
+    opener = named(spec, spec.open)
+    try:
+        opened: SampleDataset = opener(data, model, progress)
+    except PlannerError:
+        raise
+    except Exception as error:  # a package's code may raise anything, and a retry would not help
+        if spec.kind in DATA_KINDS.ours:
+            raise
+        raise DataKindUnavailable(f"data.kind {spec.kind}: {spec.open}: {type(error).__name__}: {error}") from error
+    return opened
 
 
-def open_evaluation(job: Job, progress: Progress = no_progress) -> SampleSet | None:
+def named(spec: DataSpec, name: str) -> Any:
+    """Import the object `module:name` of a spec.
+
+    Raises:
+        DataKindUnavailable: it cannot be imported.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except Exception as error:  # a package's code may raise anything
+        raise DataKindUnavailable(
+            f"data.kind {spec.kind}: cannot load {name}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def open_evaluation(job: Job, progress: Progress = no_progress) -> SampleDataset | None:
     """Open the rows of `eval.data` as the rows to train on: with the same tokenizer, cut and packing. None without it.
 
     Raises:
@@ -45,9 +52,8 @@ def open_evaluation(job: Job, progress: Progress = no_progress) -> SampleSet | N
     """
     if job.eval_data is None:
         return None
-    assert not isinstance(job.model, OwnModel)  # a `Job` checks this
     try:
-        return open_conversations(job.eval_data, job.model, progress)
+        return open_dataset(job.eval_data, job.model, progress)
     except DataError as error:
         raise DataError(_of_evaluation(str(error))) from error
 
@@ -55,9 +61,3 @@ def open_evaluation(job: Job, progress: Progress = no_progress) -> SampleSet | N
 def _of_evaluation(problem: str) -> str:
     """An error about the rows of `eval.data`, which were opened as a section `data`."""
     return f"eval.{problem}" if problem.startswith("data.") else f"eval.data: {problem}"
-
-
-def sets_of(dataset: AnyDataset) -> tuple[SetRows, ...]:
-    """The sets of a mixture, in the order of their rows. Empty for any other data set."""
-    sets: tuple[SetRows, ...] = getattr(dataset, "sets", ())
-    return sets

@@ -1,11 +1,11 @@
-"""`planner prepare`: text or jsonl -> one token file, written atomically and in bounded memory."""
+"""Text or jsonl -> one token file, written atomically and in bounded memory: by `planner prepare`, or to the cache."""
 
 import codecs
 import os
 import struct
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.base.disk import disk_full_text, no_room, sync_folder
-from planner.data.base import BOUNDARY
+from planner.data.base import BOUNDARY, Progress, no_progress
 from planner.data.document_tokens import DocumentTokenizer, Part
 from planner.data.foreign_files import require_plain_text
 from planner.data.hf_tokenizer import HfTokenizer
@@ -38,7 +38,7 @@ def prepare(
     *,
     model: HfModel | None = None,
     replace: bool = False,
-    progress: Callable[[int, int], None] = lambda _done, _of: None,
+    progress: Progress = no_progress,
 ) -> Header:
     """Write the tokens of `source` to the file `output`, and return its header.
 
@@ -54,31 +54,67 @@ def prepare(
         DataError: the source cannot be read, or the tokenizer cannot be used.
         RunError: `output` cannot be written. No partial file remains.
     """
-    stamps = source_stamps(source.path)
-    files, sizes = [Path(name) for name, _, _ in stamps], [size for _, size, _ in stamps]
+    files = [Path(name) for name, _, _ in source_stamps(source.path)]
     _check_output(output, replace=replace)
     if _is_source(output, Path(source.path), files):
         raise UserError(f"{output} is in {source.path}, where it would count as source. Choose another place")
+    return write_file(source, output, HfTokenizer.load(model) if model else None, progress)
+
+
+def write_file(
+    source: TextData | JsonlData, output: Path, tokenizer: HfTokenizer | None, progress: Progress = no_progress
+) -> Header:
+    """Write the tokens of `source` to the file `output`, all or nothing. See `write`.
+
+    Raises:
+        DataError: the source cannot be read.
+        RunError: `output` cannot be written. No partial file remains.
+    """
+    stamps = source_stamps(source.path)
+    files, num_bytes = [Path(name) for name, _, _ in stamps], sum(size for _, size, _ in stamps)
+    # Beside the output, since /tmp may be small, or in memory.
+    with _all_or_nothing(output, files, num_bytes) as stream, tempfile.TemporaryFile(dir=output.parent) as starts:
+        return write(source, stream, starts, tokenizer, progress)
+
+
+def write(
+    source: TextData | JsonlData,
+    stream: BinaryIO,
+    starts: BinaryIO,
+    tokenizer: HfTokenizer | None,
+    progress: Progress = no_progress,
+) -> Header:
+    """Write a token file in bounded memory, and return its header.
+
+    Args:
+        source: the data to read.
+        stream: the token file, empty.
+        starts: an empty file for the table of rows until it is complete.
+        tokenizer: it makes the tokens of documents. None: bytes.
+        progress: called with (bytes done, bytes in all) of the source.
+
+    Raises:
+        DataError: the source cannot be read.
+    """
+    stamps = source_stamps(source.path)
+    files, sizes = [Path(name) for name, _, _ in stamps], [size for _, size, _ in stamps]
     if isinstance(source, TextData):
         for file in files:
             require_plain_text(file, head_of(file))
-    documents = DocumentTokenizer(HfTokenizer.load(model)) if model else None
-    # Beside the output, since /tmp may be small, or in memory.
-    with _all_or_nothing(output, files, sum(sizes)) as stream, tempfile.TemporaryFile(dir=output.parent) as starts:
-        writer = _Writer(stream, starts)
-        make = partial(_documents, documents=documents) if documents else _bytes
-        written = make(writer, source, files, sizes)
-        progress(shown := 0, sum(sizes))
-        for place in written:
-            if place - shown >= _CHUNK_BYTES:
-                progress(place, sum(sizes))
-                shown = place
-        if isinstance(source, TextData) and writer.num_tokens - (0 if documents else len(files)) < 2:
-            least = "one token" if documents else "two bytes"
-            raise DataError.of("data.path", f"{source.path!r} holds no text. A sample needs at least {least}")
-        if writer.kind != "stream" and not writer.num_rows:
-            raise DataError.of("data.path", f"{source.path!r} holds no rows")
-        return writer.finish(num_empty=documents.num_empty if documents else 0)
+    documents = DocumentTokenizer(tokenizer) if tokenizer else None
+    writer = _Writer(stream, starts)
+    make = partial(_documents, documents=documents) if documents else _bytes
+    progress(shown := 0, sum(sizes))
+    for place in make(writer, source, files, sizes):
+        if place - shown >= _CHUNK_BYTES:
+            progress(place, sum(sizes))
+            shown = place
+    if isinstance(source, TextData) and writer.num_tokens - (0 if documents else len(files)) < 2:
+        least = "one token" if documents else "two bytes"
+        raise DataError.of("data.path", f"{source.path!r} holds no text. A sample needs at least {least}")
+    if writer.kind != "stream" and not writer.num_rows:
+        raise DataError.of("data.path", f"{source.path!r} holds no rows")
+    return writer.finish(num_empty=documents.num_empty if documents else 0)
 
 
 def _bytes(writer: "_Writer", source: TextData | JsonlData, files: list[Path], sizes: list[int]) -> Iterator[int]:
@@ -162,7 +198,7 @@ def _content(file: Path, size: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _text(files: list[Path], sizes: list[int]) -> Iterator[tuple[int, bytes]]:
-    """Pieces of the stream that `TextDataset` reads, each as `(bytes of the source read so far, piece)`."""
+    """Pieces of the stream that `TextBytes` reads, each as `(bytes of the source read so far, piece)`."""
     before = (0, *accumulate(sizes))
     for number, (file, size) in enumerate(zip(files, sizes, strict=True)):
         for read, content in _content(file, size):
@@ -171,7 +207,7 @@ def _text(files: list[Path], sizes: list[int]) -> Iterator[tuple[int, bytes]]:
 
 
 def _rows(files: list[Path], sizes: list[int], field: str) -> Iterator[tuple[int, bytes]]:
-    """The uncut rows of `JsonlDataset`, each as `(bytes of the source before it, row)`."""
+    """The uncut rows, each as `(bytes of the source before it, row)`."""
     before = (0, *accumulate(sizes))
     for number, offset, content in read_rows(files, field):
         yield before[number] + offset, content

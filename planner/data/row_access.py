@@ -19,7 +19,6 @@ from planner.data.arrow_types import plain_values, require_plain
 from planner.data.bad_rows import NO_SKIP, BadRows
 from planner.data.base import Progress
 from planner.data.examples import BadRow
-from planner.data.formats import Kind
 from planner.data.hub_sets import cached_files
 from planner.data.one_format import OneFormat
 from planner.data.paths import MAX_LINE_BYTES, Stamps, content_fingerprint, opened, resolve, stamps_of_files
@@ -57,13 +56,13 @@ class RowAccess(Protocol):
         ...
 
 
-def open_access(source: RowSource, kind: Kind, progress: Progress) -> RowAccess:
+def open_access(source: RowSource, one: OneFormat, progress: Progress) -> RowAccess:
     """Index the rows that a job names. JSON lines are parsed once for that, tables are not read.
 
     Raises:
         DataError: there is no data, a row has no or another format, or rows can only be read one after another.
     """
-    rows = open_rows(source, kind)
+    rows = open_rows(source)
     if isinstance(rows, TableRows):
         return _table(rows, progress, of_rows=False)
     if is_saved_folder(folder := Path(source.path)):
@@ -71,7 +70,7 @@ def open_access(source: RowSource, kind: Kind, progress: Progress) -> RowAccess:
     root, files = resolve(source.path)
     readers = {reader_of(file) for file in files}
     if readers == {line_rows}:
-        return _lines(root, files, source, kind, progress)
+        return _lines(root, files, source, one, progress)
     if readers == {parquet_rows}:
         return _table(TableRows(load_parquet(files), source.path, source), progress, of_rows=True)
     raise DataError.of(
@@ -124,16 +123,16 @@ class Lines:
         return list(accumulate(size for _, size, _ in self.stamps))
 
 
-def _lines(root: Path, files: list[Path], source: RowSource, kind: Kind, progress: Progress) -> Lines:
+def _lines(root: Path, files: list[Path], source: RowSource, one: OneFormat, progress: Progress) -> Lines:
     stamps = stamps_of_files(files)
     num_bytes = sum(size for _, size, _ in stamps)
 
     def index() -> RowIndex:
-        positions = _checked(open_rows(source, kind).read(), OneFormat(kind), progress)
+        positions = _checked(open_rows(source).read(), one, progress)
         return RowIndex(positions=positions, content=content_fingerprint(root, files, "lines"))
 
-    facts = ("lines", source.model_dump_json(), kind, stamps)
-    kept = cached(facts, num_bytes, index, lambda: progress(0, num_bytes), folder=INDEXES)
+    facts = ("lines", source.model_dump_json(), one.kind, stamps)
+    kept = cached(facts, num_bytes, index, lambda: progress(0, num_bytes), classes=(RowIndex,), folder=INDEXES)
     return Lines(stamps=stamps, source=source, index=kept)
 
 
@@ -224,7 +223,7 @@ def _table(rows: TableRows, progress: Progress, *, of_rows: bool) -> Table:
 
     # The library's fingerprint: a part of a split has the files of the whole.
     facts = ("table", source.model_dump_json(), table._fingerprint, len(table), stamps)  # noqa: SLF001
-    kept = cached(facts, num_bytes, index, lambda: progress(0, num_bytes), folder=INDEXES)
+    kept = cached(facts, num_bytes, index, lambda: progress(0, num_bytes), classes=(RowIndex,), folder=INDEXES)
     read = table.select_columns(sorted(set(source.columns.values()))) if source.columns else table
     return Table(table=read.with_format("arrow"), place=place, source=source, stamps=stamps, index=kept)
 

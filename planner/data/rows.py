@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.data.formats import Kind
 from planner.data.hub_sets import is_hub_name, load_set
 from planner.data.named_loaders import LOADERS, NamedLoader, loaded_rows
 from planner.data.paths import resolve
@@ -38,12 +37,12 @@ class SourceRows(Protocol):
         ...
 
 
-def open_rows(source: RowSource, kind: Kind) -> SourceRows:
+def open_rows(source: RowSource, *, takes_pairs: bool = True) -> SourceRows:
     """The rows that a job names.
 
     Args:
         source: where they are, and whose rules make them.
-        kind: the kind of data, which decides what a named loader makes of a prompt.
+        takes_pairs: whether a named loader makes pairs of a prompt's completions. Else it chooses one.
 
     Raises:
         DataError: there is no data, a file is broken, or the split is missing or ambiguous.
@@ -56,7 +55,7 @@ def open_rows(source: RowSource, kind: Kind) -> SourceRows:
     if loader.chosen is not None:
         times = np.zeros(found.count(), np.int64)
         times[loader.chosen(len(times), split)] = 1
-    return _Listed(list(loaded_rows(loader, found.read(times), kind, split)))
+    return _Listed(list(loaded_rows(loader, found.read(times), split, takes_pairs=takes_pairs)))
 
 
 def _for_loader(source: RowSource, loader: NamedLoader, split: str) -> RowSource:

@@ -15,7 +15,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -25,8 +25,9 @@ from planner.base.format_versions import STORED, refusal
 from planner.base.json_text import read_json_object
 from planner.base.permissions import make_folder, opener_within
 from planner.base.wait_reports import WaitReports
+from planner.data.base import SetRows
 from planner.data.row_index import RowIndex
-from planner.data.sample_sets import ChatSet, FeedbackSet, PackedSet, PairSet, SampleSet, SetRows, samples_digest
+from planner.data.sample_sets import SampleSet, samples_digest
 from planner.data.shared_array import SharedArray
 
 _log = logging.getLogger(__name__)
@@ -43,7 +44,6 @@ _MOST, _MOST_INDEXES = 8, 500
 _LOCK_MOST_S = 1800.0
 _LOCK_AGAIN_S = 0.2
 _SAID_AFTER_S = 30.0
-_CLASSES = {made.__name__: made for made in (ChatSet, FeedbackSet, PackedSet, PairSet, RowIndex)}
 _Kept = TypeVar("_Kept", bound=SampleSet | RowIndex)
 
 
@@ -53,6 +53,7 @@ def cached(
     make: Callable[[], _Kept],
     waits: Callable[[], None] = lambda: None,
     *,
+    classes: Sequence[type[_Kept]],
     folder: str = SAMPLES,
 ) -> _Kept:
     """The cached samples or index, or the result of `make`, which is then cached.
@@ -62,13 +63,19 @@ def cached(
         num_bytes: size of the source files. Small data is not cached.
         make: makes the samples. Its errors are not caught.
         waits: called repeatedly while another process makes these samples, to show that this process is alive.
+        classes: those that `make` may return an object of.
         folder: `SAMPLES` or `INDEXES`.
     """
     if num_bytes < LEAST_BYTES:
         return make()
-    place = cache_folder() / folder / sha256(repr((_code_digest(), *facts)).encode()).hexdigest()
-    with _locked(place, waits):
-        return _load(place) or _store(make(), place)
+    place = place_of(facts, folder)
+    with locked(place, waits):
+        return _load(place, classes) or _store(make(), place, classes)
+
+
+def place_of(facts: tuple[object, ...], folder: str) -> Path:
+    """The place in the cache of what these facts and this package's code decide."""
+    return cache_folder() / folder / sha256(repr((_code_digest(), *facts)).encode()).hexdigest()
 
 
 def _code_digest() -> str:
@@ -80,7 +87,7 @@ def _code_digest() -> str:
 
 
 @contextlib.contextmanager
-def _locked(place: Path, waits: Callable[[], None] = lambda: None) -> Iterator[None]:
+def locked(place: Path, waits: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Let one process of this machine in at a time, if the disk supports locks.
 
     A process that hangs is waited for at most `_LOCK_MOST_S`: the lock saves work, and the cache is correct without it.
@@ -113,7 +120,7 @@ def _lock(file: IO[str], waits: Callable[[], None]) -> None:
         time.sleep(_LOCK_AGAIN_S)
 
 
-def _load(place: Path) -> Any:
+def _load(place: Path, classes: Sequence[type[_Kept]]) -> _Kept | None:
     """The samples in a folder, None if they are missing or altered."""
     with contextlib.suppress(OSError, ValueError, AttributeError, KeyError, TypeError):
         facts = read_json_object(place / "set.json", _MAX_FACTS_BYTES)
@@ -124,17 +131,18 @@ def _load(place: Path) -> Any:
             return None
         arrays = {name: SharedArray.opened(str(place / name), dtype) for name, dtype in facts["columns"].items()}
         if samples_digest("kept", *arrays.values()) == facts["digest"]:
-            # `_forget_old` goes by this time.
+            # `forget_old` goes by this time.
             os.utime(place)
             fields: dict[str, Any] = {**facts["fields"], **arrays}
             if facts["class"] != RowIndex.__name__:
                 fields["notes"] = tuple(fields["notes"])
                 fields["sets"] = tuple(SetRows(*each) for each in fields["sets"])
-            return _CLASSES[facts["class"]](**fields)
+            made = {each.__name__: each for each in classes}[facts["class"]]
+            return made(**fields)
     return None
 
 
-def _store(made: _Kept, place: Path) -> _Kept:
+def _store(made: _Kept, place: Path, classes: Sequence[type[_Kept]]) -> _Kept:
     """Write the samples to `place`, and return them mapped from there. If the disk fails, return them from memory."""
     arrays = made.arrays
     facts = {
@@ -156,16 +164,17 @@ def _store(made: _Kept, place: Path) -> _Kept:
         # A folder that is not empty cannot be renamed over.
         shutil.rmtree(place, ignore_errors=True)
         part.rename(place)
-        _forget_old(place.parent)
+        forget_old(place.parent)
     except OSError:
         shutil.rmtree(part, ignore_errors=True)
         return made
-    return _load(place) or made
+    return _load(place, classes) or made
 
 
-def _forget_old(folder: Path) -> None:
+def forget_old(folder: Path) -> None:
     """Remove all but the last used data sets. Processes that map one can continue to read it."""
-    places = sorted((p for p in folder.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime, reverse=True)
+    places = sorted((p for p in folder.iterdir() if not p.suffix), key=lambda p: p.stat().st_mtime, reverse=True)
     for place in places[_MOST_INDEXES if folder.name == INDEXES else _MOST :]:
         shutil.rmtree(place, ignore_errors=True)
+        place.unlink(missing_ok=True)
         place.with_suffix(".lock").unlink(missing_ok=True)

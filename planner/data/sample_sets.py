@@ -4,28 +4,18 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from planner.data.base import RowContribution, sample_row_counts
+from planner.data.base import RowContribution, SetRows, sample_row_counts
 from planner.data.samples import NO_LOSS, Feedback, Ids, Pair, Sample, Text, text_of
 from planner.data.shared_array import SharedArray
 
 
-class SetRows(NamedTuple):
-    """The rows of one set of a mixture. They follow those of the set before it."""
-
-    name: str
-    """path, configuration and split"""
-    num_rows: int
-    fingerprint: str
-    """what the set's fingerprint would be if it were the only one: 64 hex digits"""
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _SampleSet(ABC):
-    """All tokens in flat arrays, which loader processes map."""
+class SampleSet(ABC):
+    """Samples of one kind. All tokens in flat arrays, which loader processes map."""
 
     tokens: SharedArray
     """int32: the parts of all rows, one after another"""
@@ -82,7 +72,7 @@ def samples_digest(kind: str, *arrays: SharedArray) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ChatSet(_SampleSet):
+class ChatSet(SampleSet):
     """Conversations. Each row has one part."""
 
     marks: SharedArray
@@ -127,7 +117,7 @@ class PackedSet(ChatSet):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PairSet(_SampleSet):
+class PairSet(SampleSet):
     """Pairs. A row has three parts: the prompt, its chosen and its rejected completion."""
 
     @property
@@ -142,7 +132,7 @@ class PairSet(_SampleSet):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class FeedbackSet(_SampleSet):
+class FeedbackSet(SampleSet):
     """Labelled completions. A row has two parts: the prompt and its completion."""
 
     marks: SharedArray
@@ -157,10 +147,8 @@ class FeedbackSet(_SampleSet):
         """The row's completion with its prompt and label."""
         prompt, completion = self._part(2 * row), self._part(2 * row + 1)
         text = text_of(prompt, completion, self.context)
-        return Feedback(text=text, is_desirable=bool(self.marks.array[row]), prompt=prompt)
+        return Feedback(text=text, is_desirable=bool(self.marks.array[row]), prompt=prompt, context=self.context)
 
-
-SampleSet = ChatSet | PackedSet | PairSet | FeedbackSet
 
 # What the values of an array count. They are shifted by those of the sets before.
 _COUNTS = {"ends": "tokens", "packed": "ends", "row_ends": "packed"}

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,11 @@ class Text:
     """the token after each input, or `NO_LOSS`"""
     documents: Ids | None = None
     """in a packed row, the document number of each input, from 0. Attention stays within a document."""
+
+    @classmethod
+    def of(cls, ids: Ids) -> "Text":
+        """A text of ids `(n + 1,)`, in which each but the first is a label."""
+        return cls(inputs=ids[:-1], labels=ids[1:])
 
     @property
     def num_tokens(self) -> int:
@@ -61,6 +67,8 @@ class Feedback:
     is_desirable: bool
     prompt: Ids
     """the prompt alone, cut as in `text`. The KL baseline appends another sample's completion to it."""
+    context: int
+    """most tokens of a prompt with its completion"""
 
     @property
     def completion(self) -> Ids:
@@ -78,7 +86,17 @@ class Feedback:
         return (*self.text.parts(), bytes([self.is_desirable]))
 
 
-Sample = Text | Pair | Feedback
+class Sample(Protocol):
+    """What training needs of a sample of any kind."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens with loss."""
+        ...
+
+    def parts(self) -> tuple[bytes, ...]:
+        """The bytes of all that enters a forward pass, for a checksum."""
+        ...
 
 
 def text_of(prompt: Ids, completion: Ids, context: int) -> Text:

@@ -5,7 +5,7 @@ from typing import TypeVar
 from planner.data.hub_sets import cached_files, is_hub_name, load_set, names_commit, with_commit
 from planner.data.paths import Stamps, absolute, source_stamps, stamps_of_files
 from planner.data.sample_cache import LEAST_BYTES
-from planner.job import Data, MixtureSet, Rows, RowSource
+from planner.job import Data, MixtureSet, Rows, RowsData, RowSource
 
 _Rows = TypeVar("_Rows", bound=Rows)
 
@@ -16,7 +16,7 @@ def data_stamps(data: Data) -> Stamps:
     Raises:
         DataError: there is no file, or one cannot be read.
     """
-    return row_stamps(data) if isinstance(data, Rows) else source_stamps(data.path)
+    return row_stamps(data) if isinstance(data, RowsData) else source_stamps(data.path)
 
 
 def row_stamps(data: Rows) -> Stamps:
@@ -40,7 +40,7 @@ def _stamps(source: RowSource) -> Stamps:
 
 def placed(data: Data) -> Data:
     """A copy of the section for processes with another working directory: absolute paths, and commits of hub names."""
-    return placed_rows(data) if isinstance(data, Rows) else data.model_copy(update={"path": absolute(data.path)})
+    return placed_rows(data) if isinstance(data, RowsData) else data.model_copy(update={"path": absolute(data.path)})
 
 
 def placed_rows(rows: _Rows) -> _Rows:

@@ -17,14 +17,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.base.format_versions import STORED, refusal
 from planner.base.json_text import json_object
-from planner.data.base import RowContribution, TokenIds, token_row_counts
 from planner.data.paths import opened, resolve
 from planner.errors import DataError
 
@@ -147,6 +146,8 @@ def dtype_of(vocabulary: int) -> Literal["uint16", "uint32"]:
 class TokenFile:
     """A token file, mapped into memory. Its arrays are views of the file, and pages are read when they are used."""
 
+    name: str
+    """where its content is from, for errors"""
     path: Path
     header: Header
     mapped: mmap.mmap
@@ -167,147 +168,68 @@ class TokenFile:
             raise DataError.of(
                 "data.path", f"{path!r} names {len(files)} files. Write the one that `planner prepare` made"
             )
-        with opened(files[0]) as stream:
-            header = read_header(files[0], stream)
+        return cls.at(files[0])
+
+    @classmethod
+    def at(cls, path: Path, name: str = "") -> "TokenFile":
+        """Map the file at a path, and check its header, its size and some of its blocks.
+
+        Args:
+            path: of the file.
+            name: where its content is from. Empty: the path says so.
+
+        Raises:
+            DataError: it is not a token file, torn or altered.
+        """
+        with opened(path) as stream:
+            header = read_header(path, stream)
             mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         num_starts = (header.num_bytes - header.starts_at) // 8
         dtype = np.dtype(header.dtype).newbyteorder("<")
         return cls(
-            path=files[0],
+            name=name or str(path),
+            path=path,
             header=header,
             mapped=mapped,
             ids=np.frombuffer(mapped, dtype, header.num_tokens, HEADER_BYTES),
             starts=np.frombuffer(mapped, "<u8", num_starts, header.starts_at if num_starts else 0),
         )
 
-    @classmethod
-    def open_same(cls, path: str, fingerprint: str, *cut: object) -> "TokenFile":
-        """The file that another process has mapped.
-
-        Args:
-            path: of the file.
-            fingerprint: of the file there.
-            cut: what the fingerprint was taken with.
-
-        Raises:
-            DataError: another file is there now.
-        """
-        file = cls.open(path)
-        if file.fingerprint(*cut) != fingerprint:
-            raise DataError.of("data.path", f"{path} was replaced while the run was reading it. Start the run again")
-        return file
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens."""
+        return self.header.num_tokens
 
     def fingerprint(self, *cut: object) -> str:
         """64 hex digits over the header's facts about the content, and how it is cut. File names do not count."""
         h = self.header
         return sha256(repr(("tokens", h.kind, h.dtype, h.num_tokens, h.num_rows, h.sha256, *cut)).encode()).hexdigest()
 
-    def require_unchanged(self) -> None:
-        """Check the file's size: reading a page beyond the end of the file would kill the process (SIGBUS).
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """The tokens `[start, stop)`, as a view of the file.
 
         Raises:
             DataError: the file has shrunk or grown.
         """
+        # Reading a page beyond the end of the file would kill the process (SIGBUS).
         if self.mapped.size() != self.header.num_bytes:
             raise DataError.of(
-                "data.path", f"{self.path} has changed while the run was reading it. Start the run again"
+                "data.path", f"{self.name} has changed while the run was reading it. Start the run again"
             )
+        return self.ids[start:stop]
 
-    def bounds(self, row: int) -> tuple[int, int]:
-        """Where a row or a document begins and ends, in tokens. It has at least two of them.
-
-        Raises:
-            DataError: the table of rows was altered.
-        """
-        start, stop = int(self.starts[row]), int(self.starts[row + 1])
-        if not start + 2 <= stop <= self.header.num_tokens:
-            raise self.altered(row)
-        return start, stop
-
-    def altered(self, row: int) -> DataError:
-        """The error for a table of rows that nobody can have written like this."""
-        return DataError.of("data.path", f"{self.path}: its table of rows was altered at row {row}. Prepare it again")
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class TokensDataset:
-    """The rows of a token file of bytes: those of `TextDataset` (a stream) or of `JsonlDataset` (rows)."""
-
-    file: TokenFile
-    context: int
-
-    notes: ClassVar[tuple[str, ...]] = ()
-    """no notes: rows are used as they are, or cut to the context"""
-
-    @classmethod
-    def open(cls, path: str, context: int) -> "TokensDataset":
-        """Map the file, and check its header, its size and some of its blocks.
-
-        Raises:
-            DataError: the path is not one file, or the file is not a token file, torn or altered, or not of bytes.
-        """
-        return cls.of(TokenFile.open(path), context)
-
-    @classmethod
-    def of(cls, file: TokenFile, context: int) -> "TokensDataset":
-        """The rows of an opened file.
-
-        Raises:
-            DataError: its tokens are not bytes.
-        """
-        if file.header.tokenizer != BYTES:
-            raise DataError.of(
-                "data.path",
-                f"{file.path} holds ids of a tokenizer ({file.header.vocabulary} of them), and model.kind gpt reads "
-                "bytes. Write model.kind: hf, or prepare the text as bytes",
-            )
-        return cls(file=file, context=context)
-
-    @property
-    def header(self) -> Header:
-        """The file's header."""
-        return self.file.header
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows, equal to that of the source read as `text` or `jsonl`."""
-        return self.header.num_rows if self.header.kind == "rows" else num_windows(self.header, self.context)
-
-    @property
-    def fingerprint(self) -> str:
-        """64 hex digits over the header's facts about the content, and the context. File names do not count."""
-        return self.file.fingerprint(self.context)
-
-    def tokens(self, row: int) -> TokenIds:
-        """The row's token ids, shape `(n,)`, 2 <= n <= context + 1.
-
-        Raises:
-            DataError: the file has shrunk, or its table of rows was altered.
-        """
-        self.file.require_unchanged()
-        if self.header.kind == "stream":
-            start = row * self.context
-            return self.file.ids[start : start + self.context + 1]
-        start, stop = self.file.bounds(row)
-        return self.file.ids[start : min(stop, start + self.context + 1)]
-
-    def evidence(self, row: int) -> RowContribution:
-        """The counts of the row's tokens, read now.
-
-        Raises:
-            DataError: the row cannot be read any more.
-        """
-        return token_row_counts(row, self.tokens(row))
-
-    def __reduce__(self) -> tuple[Callable[[str, int, str], "TokensDataset"], tuple[str, int, str]]:
+    def __reduce__(self) -> tuple[Callable[[str, Path, str], "TokenFile"], tuple[str, Path, str]]:
         """Pickle the path and fingerprint, so that another process maps the file itself."""
-        return _reopen, (str(self.file.path), self.context, self.fingerprint)
+        return _reopen, (self.name, self.path, self.fingerprint())
 
 
-def num_windows(header: Header, context: int) -> int:
-    """How many windows of `context` inputs a file has. The last one may be shorter."""
-    return -(-(header.num_tokens - 1) // context)
+def _reopen(name: str, path: Path, fingerprint: str) -> TokenFile:
+    """The file that another process has mapped.
 
-
-def _reopen(path: str, context: int, fingerprint: str) -> TokensDataset:
-    return TokensDataset.of(TokenFile.open_same(path, fingerprint, context), context)
+    Raises:
+        DataError: another file is there now.
+    """
+    file = TokenFile.at(path, name)
+    if file.fingerprint() != fingerprint:
+        raise DataError.of("data.path", f"{name} was replaced while the run was reading it. Start the run again")
+    return file

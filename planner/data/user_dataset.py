@@ -4,7 +4,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,9 @@ import numpy as np
 from planner.base.disk import place_text
 from planner.base.text import as_submitted
 from planner.base.user_errors import code_error
-from planner.data.base import RowContribution
+from planner.data.base import Progress, RowContribution, SetRows
 from planner.errors import DataError
+from planner.job import OwnCode, OwnModel
 
 # Number of evenly spaced samples in the fingerprint. Reading all of them could take an hour at each start.
 _FINGERPRINTED = 64
@@ -25,15 +26,17 @@ _FINGERPRINTED = 64
 
 @dataclass(frozen=True, kw_only=True)
 class OwnDataset:
-    """A data set of the user. `samples[row]` must be equal at every call: resumed runs and audits read rows again."""
+    """A data set of the user. `rows[row]` must be equal at every call: resumed runs and audits read rows again."""
 
-    samples: Any
+    rows: Any
+    """the map that `dataset()` returned"""
     num_rows: int
     fingerprint: str
     """the user's attribute `fingerprint`, else a digest of the length and some samples"""
 
     notes: ClassVar[tuple[str, ...]] = ()
     """no notes: planner does not change the user's samples"""
+    sets: ClassVar[tuple[SetRows, ...]] = ()
 
     @classmethod
     def open(cls, path: str) -> "OwnDataset":
@@ -53,8 +56,8 @@ class OwnDataset:
             raise DataError(
                 f"{path}: the fingerprint of the data set is {type(given).__name__}. Make it text, or leave it out"
             )
-        dataset = cls(samples=samples, num_rows=num_rows, fingerprint="")
-        return cls(samples=samples, num_rows=num_rows, fingerprint=given or dataset._sampled_fingerprint())
+        dataset = cls(rows=samples, num_rows=num_rows, fingerprint="")
+        return cls(rows=samples, num_rows=num_rows, fingerprint=given or dataset._sampled_fingerprint())
 
     def sample(self, row: int) -> Any:
         """The sample as the user's data set returns it.
@@ -63,7 +66,15 @@ class OwnDataset:
             DataError: the user's data set raised an error.
         """
         with errors_of_user(f"sample {row} of your data set"):
-            return self.samples[row]
+            return self.rows[row]
+
+    def samples(self, rows: Sequence[int]) -> list[Any]:
+        """The samples as the user's data set returns them.
+
+        Raises:
+            DataError: the user's data set raised an error.
+        """
+        return [self.sample(row) for row in rows]
 
     def evidence(self, row: int) -> RowContribution:
         """The counts of the sample, read now. `tokens` is 0, since only the user's loop knows them.
@@ -78,6 +89,15 @@ class OwnDataset:
         for row in range(0, self.num_rows, max(self.num_rows // _FINGERPRINTED, 1)):
             digest.update(self.evidence(row).check_sum.to_bytes(8, "little"))
         return digest.hexdigest()
+
+
+def open_own(data: OwnCode, _model: OwnModel, _progress: Progress) -> OwnDataset:
+    """Open the data set of the user's own training loop.
+
+    Raises:
+        DataError: the file or its function is missing, fails, or does not return a map.
+    """
+    return OwnDataset.open(data.path)
 
 
 def check_sum(row: int, sample: Any) -> int:

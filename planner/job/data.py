@@ -1,302 +1,79 @@
-"""The job's section `data`: what to train on."""
+"""What planner knows of a kind of data without reading any: its section of the job, and its `DataSpec`."""
 
-from typing import Annotated, Any, Literal, Self, get_args
+from dataclasses import dataclass
+from typing import cast, get_args
 
-from pydantic import BeforeValidator, Field, model_validator
-
+from planner.job.model import Model
 from planner.job.section import Section
 
 
-class OwnCode(Section):
-    """Your own Python file: `dataset()` returns a map-style data set, and `train(run)` is the training loop."""
+class Data(Section):
+    """The section `data` of a job. Each kind of data has its own subclass with its settings."""
 
-    kind: Literal["own"] = Field(description="your own data set and training loop")
-    path: str = Field(min_length=1, description="path of the Python file")
+    kind: str
+    path: str
 
+    def flaw_with(self, model: Model) -> str:
+        """Why a model cannot read data with these settings, as a sentence with the correction. Empty if it can."""
+        del model
+        return ""
 
-class TextData(Section):
-    """Text files joined into one stream of bytes and cut into samples of `model.context` tokens."""
-
-    kind: Literal["text"] = Field(description="text files as one stream of bytes")
-    path: str = Field(
-        min_length=1, description="a file, a folder, a glob, or python-stdlib for Python's own library as a sample text"
-    )
-
-
-class JsonlData(Section):
-    """One JSON object per line. Each row is one sample, cut to `model.context` tokens."""
-
-    kind: Literal["jsonl"] = Field(description="one JSON object per line")
-    path: str = Field(min_length=1, description="a file or a glob")
-    field: str = Field(default="text", min_length=1, description="key of the text in each row")
-
-
-class TokensData(Section):
-    """A token file that `planner prepare` made from text or jsonl data. It opens at once at any size."""
-
-    kind: Literal["tokens"] = Field(description="a token file made by planner prepare")
-    path: str = Field(min_length=1, description="path of the token file")
-    documents: Literal["join", "mask", "separate"] = Field(
-        default="join",
-        description="how documents of an hf model become samples. join: windows of model.context tokens run over them. "
-        "mask: in such windows, attention stays within a document. separate: one sample each, cut to model.context",
-    )
-
-
-_PATH = (
-    "JSON array, jsonl or parquet files (a file or a glob), a data set folder, or a data set on the Hugging Face hub"
-)
-_SPLIT = (
-    "split of a data set, or of rows that name their split. Of a data set on the hub also a part, such as "
-    "train[:10%]. null means the only split, or train"
-)
-# Of the sets of a mixture. SmolLM3's has 25.
-_MOST_SETS = 1000
-
-
-def _as_mapping(value: Any) -> Any:
-    """A list of column names as a mapping of each name to itself."""
-    is_list = isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
-    return {name: name for name in value} if is_list else value
-
-
-def _as_sets(value: Any) -> Any:
-    """The sets of a mixture, of which a text stands for its path."""
-    return (
-        tuple({"path": each} if isinstance(each, str) else each for each in value) if isinstance(value, list) else value
-    )
-
-
-_Text = Annotated[str, Field(min_length=1)]
-Config = Annotated[_Text | None, Field(description="configuration of a data set on the hub")]
-Split = Annotated[_Text | None, Field(description=_SPLIT)]
-Revision = Annotated[_Text | None, Field(description="branch, tag or commit of a data set on the hub. null means main")]
-Columns = Annotated[
-    Annotated[
-        dict[_Text, _Text],
-        Field(min_length=1),
-        BeforeValidator(_as_mapping, json_schema_input_type=list[str] | dict[str, str]),
-    ]
-    | None,
-    Field(
-        description="the columns to use: a list of names, or planner's names with those in the data, such as "
-        "{messages: conversation}. null means all"
-    ),
-]
-"""planner's name of a column -> its name in the data"""
-
-
-LoaderName = Literal[
-    "dpo/hh",
-    "dpo/shp",
-    "dpo/se",
-    "halos/hh",
-    "halos/hh_helpful",
-    "halos/hh_harmless",
-    "halos/shp",
-    "halos/oasst",
-    "halos/ultrabin",
-    "halos/ultrafeedback_armorm",
-    "halos/ultrachat",
-    "halos/s1k_11",
-    "halos/safe_rlhf",
-    "halos/alpacaeval",
-    "halos/tulu_v25",
-]
-"""the data sets that the DPO repository and HALOs load by name, and their rules for the rows"""
-Loader = Annotated[
-    LoaderName | None,
-    Field(
-        description="whose rules make samples of the rows: those of the DPO repository or HALOs for a data set that "
-        "they name. null means planner's own"
-    ),
-]
-Folder = Annotated[_Text | None, Field(description="folder within a data set on the hub (`data_dir`)")]
-
-
-class RowSource(Section):
-    """Rows of one data set."""
-
-    path: str = Field(min_length=1, description=_PATH)
-    config: Config = None
-    folder: Folder = None
-    split: Split = None
-    revision: Revision = None
-    columns: Columns = None
-    loader: Loader = None
+    def sample_tokens(self, model: Model) -> int | None:
+        """Tokens of each sample, where all have the same number: windows of a text, and packed rows. Else None."""
+        del model
+        return None
 
     @property
-    def name(self) -> str:
-        """The set as text: its path, configuration, folder and split."""
-        return " ".join(filter(None, (self.path, self.config, self.folder, self.split)))
+    def packing_setting(self) -> str:
+        """The setting that puts several documents into one row, with attention within each. Empty if rows have one."""
+        return ""
 
 
-class MixtureSet(RowSource):
-    """One data set of a mixture. Set at most one of `weight`, `fraction` and `rows`. Without them, it has all rows."""
+@dataclass(frozen=True, kw_only=True)
+class DataSpec:
+    """The facts about one kind of data. `planner.job.data_registry` finds it by its kind.
 
-    weight: float | None = Field(
-        default=None,
-        gt=0,
-        le=1e9,
-        description="share of this set in the mixture, relative to the weights of the other sets. An epoch is as long "
-        "as possible without repeating a row. Set it for all sets or for none",
-    )
-    fraction: float | None = Field(
-        default=None,
-        gt=0,
-        le=1000,
-        description="part of the set's rows that an epoch uses, rounded down. 2 means each row twice",
-    )
-    rows: int | None = Field(
-        default=None, ge=1, le=2**40, description="rows of the set that an epoch uses. More than it has repeats rows"
-    )
+    Raises:
+        ValueError: a fact is invalid.
+    """
 
-    @model_validator(mode="after")
-    def _one_share(self) -> Self:
-        found = [name for name in ("weight", "fraction", "rows") if getattr(self, name) is not None]
-        if len(found) > 1:
-            raise ValueError(f"found {' and '.join(found)}. Write at most one of weight, fraction and rows")
-        return self
+    config: type[Data]
+    """the class of its section. Its `kind` is `Literal["NAME"]`"""
+    samples: str
+    """what its samples are: `texts`, `pairs`, `feedback` or a name of yours. An objective names those it learns from"""
+    open: str
+    """`module:function`. It is called with the section, the section `model` and a `planner.data.base.Progress`, and
+    returns a `planner.data.base.SampleDataset`. It raises a `DataError`"""
+    make_batch: str | None
+    """`module:function` of (data set, rows, position of the first row in the order) that returns a
+    `planner.train.batches.MicroBatch`: a ghost without rows. None if the user's own loop makes batches"""
+    models: tuple[str, ...] = ("gpt", "hf")
+    """the values of `model.kind` that read it"""
+    has_partners: bool = False
+    """whether each sample needs the next sample of its global batch as a partner (the last one needs the first). Then
+    `make_batch` gets one more row"""
+    where: str = "Write a file, a folder or a glob"
+    """what to write as `data.path`, for the error if there is nothing"""
 
-
-class Rows(Section):
-    """Where rows are: one data set, or a mixture of several."""
-
-    path: str = Field(default="", description=f"{_PATH}. Write this or mixture")
-    config: Config = None
-    folder: Folder = None
-    split: Split = None
-    revision: Revision = None
-    columns: Columns = None
-    loader: Loader = None
-    mixture: Annotated[
-        tuple[MixtureSet, ...], Field(strict=False, max_length=_MOST_SETS), BeforeValidator(_as_sets)
-    ] = Field(default=(), description="several data sets as one. Write this or path")
-    seed: int = Field(
-        default=0,
-        ge=0,
-        lt=2**32,
-        description="seed of the choice of rows, for sets of which an epoch uses a part",
-    )
-
-    @model_validator(mode="after")
-    def _path_or_mixture(self) -> Self:
-        if self.path and self.mixture:
-            raise ValueError("found path and mixture. Write one of them")
-        if not self.path and not self.mixture:
-            raise ValueError("found no path and no mixture. Write one of them")
-        return self
-
-    @model_validator(mode="after")
-    def _sets_say_their_own(self) -> Self:
-        if not self.mixture:
-            return self
-        found = [name for name in RowSource.model_fields if name != "path" and getattr(self, name) is not None]
-        if found:
-            raise ValueError(f"{found[0]} belongs to a set of the mixture. Write it there")
-        weighted = sum(each.weight is not None for each in self.mixture)
-        if 0 < weighted < len(self.mixture):
-            raise ValueError(
-                f"{weighted} of {len(self.mixture)} sets of the mixture have a weight, which is relative to the "
-                "others. Write a weight for all sets or for none"
-            )
-        return self
+    def __post_init__(self) -> None:
+        if flaw := self._flaw():
+            raise ValueError(f"DataSpec of {getattr(self.config, '__name__', self.config)}: {flaw}")
 
     @property
-    def sets(self) -> tuple[MixtureSet, ...]:
-        """The data sets: those of the mixture, or the one at `path`."""
-        if self.mixture:
-            return self.mixture
-        named = {name: getattr(self, name) for name in RowSource.model_fields}
-        return (MixtureSet(**named),)
+    def kind(self) -> str:
+        """Its name in a job file."""
+        (kind,) = get_args(self.config.model_fields["kind"].annotation)
+        return str(kind)
 
-    def with_sets(self, sets: tuple[MixtureSet, ...]) -> Self:
-        """A copy with these data sets in the place of `sets`."""
-        if self.mixture:
-            return self.model_copy(update={"mixture": sets})
-        return self.model_copy(update={name: getattr(sets[0], name) for name in RowSource.model_fields})
-
-
-class _Rows(Rows):
-    """The keys that all data sets of prompts and completions have."""
-
-    max_prompt: int | None = Field(
-        default=None,
-        ge=1,
-        le=2**22,
-        description="tokens to keep of a prompt if prompt and completion together exceed model.context. null means all",
-    )
-    cut_prompt: Literal["start", "end"] = Field(
-        default="start", description="which end of a prompt loses tokens when it is cut to max_prompt"
-    )
-    bad_rows: Literal["refuse", "skip"] = Field(
-        default="refuse",
-        description="refuse stops the run if a row cannot be used. skip leaves such rows out and counts them",
-    )
-    tokenize: Literal["ahead", "on_demand"] = Field(
-        default="ahead",
-        description="when rows are tokenized: ahead means all of them before the first step, on_demand each one when a "
-        "step needs it, for data that would take too long",
-    )
-
-    @model_validator(mode="after")
-    def _rows_are_known(self) -> Self:
-        if self.tokenize == "on_demand" and (loader := next(filter(None, (each.loader for each in self.sets)), None)):
-            raise ValueError(
-                f"the loader {loader} makes samples of all rows together, and tokenize: on_demand one by one. Write "
-                "tokenize: ahead"
-            )
-        if self.tokenize == "on_demand" and self.bad_rows == "skip":
-            raise ValueError(
-                "tokenize: on_demand must know the number of samples before it reads them, so it cannot leave out bad "
-                "rows. Write bad_rows: refuse, or tokenize: ahead"
-            )
-        return self
-
-
-class ChatData(_Rows):
-    """Conversations or prompts with their completions, for supervised fine-tuning."""
-
-    kind: Literal["chat"] = Field(description="conversations, or prompts with completions")
-    loss_on: Literal["completions", "all"] = Field(
-        default="completions", description="which tokens have a loss: those of the completions, or all"
-    )
-    packing: bool = Field(
-        default=False, description="pack several conversations into one row. A packed row counts as one sample"
-    )
-
-    @model_validator(mode="after")
-    def _packed_rows_are_whole(self) -> Self:
-        if self.packing and self.max_prompt is not None:
-            raise ValueError("packing does not cut prompts. Remove max_prompt or packing")
-        if self.packing and self.tokenize == "on_demand":
-            raise ValueError(
-                "packing needs the length of all rows, which tokenize: on_demand does not know before the first step. "
-                "Remove packing, or write tokenize: ahead"
-            )
-        return self
-
-
-class PairsData(_Rows):
-    """Prompts, each with a chosen and a rejected completion, for preference optimisation."""
-
-    kind: Literal["pairs"] = Field(description="prompts with a chosen and a rejected completion")
-
-
-class FeedbackData(_Rows):
-    """Prompts, each with one completion that is desirable or not. A pair counts as two samples."""
-
-    kind: Literal["feedback"] = Field(description="prompts with one completion that is desirable or not")
-
-
-Data = TextData | JsonlData | TokensData | ChatData | PairsData | FeedbackData | OwnCode
-
-DATA_KINDS: tuple[str, ...] = tuple(get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(Data))
-"""the values of `data.kind`"""
-
-
-def packing_setting(data: Data) -> str:
-    """The setting that puts several documents into one row, with attention within each. Empty if rows have one."""
-    if isinstance(data, ChatData) and data.packing:
-        return "data.packing"
-    return "data.documents" if isinstance(data, TokensData) and data.documents == "mask" else ""
+    def _flaw(self) -> str:
+        """What is wrong with the facts. Empty if nothing is."""
+        config = cast("object", self.config)  # a package may have no types
+        if not isinstance(config, type) or not issubclass(config, Data):
+            return f"config must be a class of planner.job.Data, found {config!r}"
+        if len(get_args(self.config.model_fields["kind"].annotation)) != 1:
+            return 'kind must be Literal["NAME"]'
+        if not self.samples:
+            return "samples is empty. Write texts, pairs, feedback or a name of yours"
+        if wrong := [name for name in (self.open, self.make_batch) if name is not None and name.count(":") != 1]:
+            return f"write module:name instead of {wrong[0]!r}"
+        return ""

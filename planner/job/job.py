@@ -10,12 +10,14 @@ from pydantic import Field, field_validator, model_validator
 
 from planner.job import duration
 from planner.job.after import AfterRun
-from planner.job.data import ChatData, Data, FeedbackData, PairsData, Rows, TokensData
+from planner.job.data import Data
+from planner.job.data_registry import DATA_KINDS, data_spec_of
 from planner.job.kind_registry import KindField
-from planner.job.model import HfModel, Model, OwnModel
+from planner.job.model import Model
 from planner.job.objective import Objective, ReferenceChoice
 from planner.job.objective_registry import OBJECTIVES, spec_of
 from planner.job.objectives.lm import LmObjective
+from planner.job.rows import Rows, RowsData
 from planner.job.section import Section
 from planner.job.settings import Batch, Checkpoint, Eval, Train, Workers
 from planner.job.tracking import Trackers
@@ -30,7 +32,7 @@ class Job(Section):
         description="name of the run: 1 to 63 of a-z, 0-9, dot, dash and underscore, beginning with a letter or digit",
     )
     model: Annotated[Model, Field(discriminator="kind", description="the model to train")]
-    data: Annotated[Data, Field(discriminator="kind", description="the data to train on")]
+    data: Annotated[Data, KindField(DATA_KINDS), Field(description="the data to train on")]
     objective: Annotated[Objective, KindField(OBJECTIVES), Field(description="the loss to minimise")] = LmObjective()
     after: AfterRun = Field(
         default=None,
@@ -85,25 +87,30 @@ class Job(Section):
 
     @model_validator(mode="after")
     def _data_suits_the_objective(self) -> Self:
-        kind, data = self.objective.kind, self.data.kind
-        if data not in (kinds := spec_of(self.objective).data):
-            fitting = [spec.kind for spec in OBJECTIVES.usable_specs() if data in spec.data]
+        objective, data = spec_of(self.objective), data_spec_of(self.data)
+        if data.samples in objective.samples:
+            return self
+        kinds = [spec.kind for spec in DATA_KINDS.usable_specs() if spec.samples in objective.samples]
+        fitting = [spec.kind for spec in OBJECTIVES.usable_specs() if data.samples in spec.samples]
+        ways = {"data.kind ": kinds, "objective: ": fitting}
+        fix = ", or ".join(f"{key}{' or '.join(found)}" for key, found in ways.items() if found)
+        raise ValueError(f"objective {objective.kind} does not learn from data.kind {data.kind}. Write {fix}")
+
+    @model_validator(mode="after")
+    def _data_suits_the_model(self) -> Self:
+        data, model = data_spec_of(self.data), self.model
+        if model.kind not in data.models:
             raise ValueError(
-                f"objective {kind} does not learn from data.kind {data}. Write data.kind "
-                f"{' or '.join(kinds)}, or objective: {' or '.join(fitting)}"
+                f"model.kind {model.kind} does not read data.kind {data.kind}. Write model.kind "
+                f"{' or '.join(data.models)}"
             )
-        if self.model.kind == "hf" and data in {"text", "jsonl"}:
-            raise ValueError(
-                f"model.kind hf does not read data.kind {data}. Make a token file, planner prepare --tokenizer "
-                f"{self.model.path} SOURCE OUTPUT, and write data.kind: tokens"
-            )
-        if isinstance(self.data, TokensData) and self.data.documents != "join" and self.model.kind != "hf":
-            raise ValueError(f"data.documents {self.data.documents} needs model.kind hf. Remove it")
+        if flaw := self.data.flaw_with(model):
+            raise ValueError(flaw)
         return self
 
     @model_validator(mode="after")
     def _evaluation_suits_the_data(self) -> Self:
-        if self.eval.data is not None and not isinstance(self.data, Rows):
+        if self.eval.data is not None and not isinstance(self.data, RowsData):
             raise ValueError(
                 f"eval.data is a data set of rows, and data.kind is {self.data.kind}. Write eval.samples alone, which "
                 "holds samples out of training, or data.kind chat, pairs or feedback"
@@ -174,12 +181,16 @@ class Job(Section):
         return self.data.kind == "own"
 
     @property
-    def eval_data(self) -> ChatData | PairsData | FeedbackData | None:
-        """The section `data` with the rows of `eval.data` in place of its own. None if the job has no `eval.data`."""
+    def eval_data(self) -> RowsData | None:
+        """The section `data` with the rows of `eval.data` in place of its own. None if the job has no `eval.data`.
+
+        They are tokenized ahead, since each evaluation uses all of them.
+        """
         if self.eval.data is None:
             return None
-        assert isinstance(self.data, ChatData | PairsData | FeedbackData)  # checked when the job was made
-        return self.data.model_copy(update={name: getattr(self.eval.data, name) for name in Rows.model_fields})
+        assert isinstance(self.data, RowsData)  # checked when the job was made
+        theirs = {name: getattr(self.eval.data, name) for name in Rows.model_fields}
+        return self.data.model_copy(update={**theirs, "tokenize": "ahead"})
 
     @property
     def reference(self) -> ReferenceChoice:
@@ -195,17 +206,6 @@ class Job(Section):
 def batch_sizes(job: Job) -> BatchSizes:
     """The batch settings that a plan is made from."""
     return BatchSizes(global_batch=job.batch.global_batch, max_micro=job.batch.max_micro, equality=job.batch.equality)
-
-
-def sample_tokens(job: Job) -> int | None:
-    """Tokens of each sample, where all have the same number: windows of a text, and packed rows. Else None."""
-    if isinstance(job.model, OwnModel):
-        return None
-    data = job.data
-    is_full = data.kind == "text" or (isinstance(data, ChatData) and data.packing)
-    # Of a file of bytes, only its header says whether it has windows.
-    is_full |= isinstance(data, TokensData) and isinstance(job.model, HfModel) and data.documents != "separate"
-    return job.model.context if is_full else None
 
 
 def workers_of(job: Job) -> WorkerRange:

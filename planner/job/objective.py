@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, cast, get_args
 
-from planner.job.data import DATA_KINDS
 from planner.job.section import Section
 
 # Where the log-probabilities of the reference come from: a frozen model, a table that is computed once, or neither
@@ -37,8 +36,8 @@ class ObjectiveSpec:
 
     config: type[Objective]
     """the class of its section. Its `kind` is `Literal["NAME"]`"""
-    data: tuple[str, ...]
-    """the values of `data.kind` that it learns from"""
+    samples: tuple[str, ...]
+    """the samples that it learns from: `texts`, `pairs`, `feedback`, or the name that a `DataSpec` has"""
     reference: Literal["none", "optional", "required"]
     """whether its loss needs the log-probabilities of a reference model. With a field `reference` in the section, the
     user chooses their source. With a field `reference_model`, they choose another model than the first weights"""
@@ -76,8 +75,9 @@ class ObjectiveSpec:
         """What is wrong with the facts. Empty if nothing is."""
         if len(_values(self.config, "kind")) != 1:
             return 'kind must be Literal["NAME"]'
-        if not self.data or not set(self.data) <= set(DATA_KINDS):
-            return f"data must name kinds of {', '.join(DATA_KINDS)}, found {', '.join(self.data) or 'none'}"
+        samples = cast("object", self.samples)  # a package may have no types
+        if not samples or not isinstance(samples, tuple) or not all(isinstance(each, str) for each in samples):
+            return f"samples must name what it learns from, such as ('pairs',), found {samples!r}"
         if wrong := [name for name in (self.build, self.check_rows) if name is not None and name.count(":") != 1]:
             return f"write module:name instead of {wrong[0]!r}"
         least, shown = cast("object", self.least_batch), cast("object", self.shown)  # a package may have no types
@@ -97,8 +97,8 @@ class ObjectiveSpec:
             return "reference is required, but the section's field `reference` may be none"
         if unknown := sources - set(get_args(ReferenceSource)):
             return f"reference must be one of {', '.join(get_args(ReferenceSource))}, found {', '.join(unknown)}"
-        if "cached" in sources and self.data != ("pairs",):
-            return "reference may be cached only if data is pairs"
+        if "cached" in sources and self.samples != ("pairs",):
+            return "reference may be cached only if samples are pairs"
         return ""
 
 

@@ -8,9 +8,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, Wit
 from pydantic_core import PydanticCustomError
 
 from planner.job import duration
-from planner.job.data import Rows
 from planner.job.optimizer import Optimizer, OwnOptimizer
 from planner.job.resource_names import NOT_CUSTOM, refusal
+from planner.job.rows import Rows
 from planner.job.section import STORED_JOB, AutoOrEvery, DurationText, Every, Section
 from planner.plan.factory import MAX_GLOBAL_BATCH, MAX_MICRO, MAX_WORKERS
 from planner.plan.node_packing import LEAST_RESOURCE

@@ -5,10 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planner.base.text import as_submitted, counted
-from planner.data.base import AnyDataset
+from planner.data.base import SampleDataset, SetRows
 from planner.data.evaluation import WithEvaluation
-from planner.data.open import sets_of
-from planner.data.sample_sets import SampleSet, SetRows
 from planner.events.resuming import EvaluationChanged
 from planner.order.order import Order, chosen_in
 from planner.store.data_facts import StoredEvaluation, StoredSet, evaluation_in, facts_about, sets_in
@@ -16,9 +14,9 @@ from planner.store.data_facts import StoredEvaluation, StoredSet, evaluation_in,
 _MOST_NAMED = 5
 
 
-def data_facts(dataset: AnyDataset, order: Order) -> dict[str, Any]:
+def data_facts(dataset: SampleDataset, order: Order) -> dict[str, Any]:
     """The facts about a job's data, as JSON values. Empty if it is one data set, of which samples are held out."""
-    sets = sets_of(dataset)
+    sets = dataset.sets
     evaluation = _evaluation(dataset, order.num_held_out) if isinstance(dataset, WithEvaluation) else None
     return facts_about(_stored(sets, order.set_held_out) if sets else (), evaluation)
 
@@ -33,7 +31,7 @@ def _evaluation(dataset: WithEvaluation, num_samples: int) -> StoredEvaluation:
     )
 
 
-def evaluated_of_sets(evaluation: SampleSet, num_samples: int) -> tuple[int, ...]:
+def evaluated_of_sets(evaluation: SampleDataset, num_samples: int) -> tuple[int, ...]:
     """How many of `num_samples` samples to evaluate on are of each set of a mixture. Empty for a single data set."""
     return chosen_in(tuple(each.num_rows for each in evaluation.sets), num_samples) if evaluation.sets else ()
 

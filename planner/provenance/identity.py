@@ -8,11 +8,9 @@ from hashlib import sha256
 from typing import Any
 
 from planner.base.text import counted
-from planner.data.base import AnyDataset, Progress, no_progress
+from planner.data.base import Progress, SampleDataset, no_progress
 from planner.data.evaluation import WithEvaluation, training_part
-from planner.data.lazy_sets import OnDemandSet
-from planner.data.open import open_dataset, open_evaluation, sets_of
-from planner.data.sample_sets import SampleSet
+from planner.data.open import open_dataset, open_evaluation
 from planner.errors import DataError, ResumeRefused, UserError
 from planner.events.resuming import ChangeAccepted, SettingChanged
 from planner.job import HfModel, Job
@@ -24,7 +22,7 @@ from planner.store.jobs import job_values
 from planner.store.records import GenerationRecord, TrainingIdentity, joint_digest
 
 
-def open_data(job: Job, progress: Progress = no_progress) -> tuple[AnyDataset, Order]:
+def open_data(job: Job, progress: Progress = no_progress) -> tuple[SampleDataset, Order]:
     """Open the job's data set, and return it with the order of its rows. Long work is reported to `progress`.
 
     Raises:
@@ -32,7 +30,6 @@ def open_data(job: Job, progress: Progress = no_progress) -> tuple[AnyDataset, O
     """
     dataset = training = open_dataset(job.data, job.model, progress)
     if (evaluation := open_evaluation(job, progress)) is not None:
-        assert isinstance(training, SampleSet | OnDemandSet)  # the job was validated when it was made
         sizes = tuple(each.num_rows for each in evaluation.sets) or (evaluation.num_rows,)
         chosen = chosen_rows(sizes, _num_evaluated(job, evaluation.num_rows))
         dataset = WithEvaluation(training=training, evaluation=evaluation, chosen=chosen)
@@ -40,7 +37,7 @@ def open_data(job: Job, progress: Progress = no_progress) -> tuple[AnyDataset, O
         num_rows=training.num_rows,
         num_held_out=dataset.num_rows - training.num_rows or job.eval.num_samples(training.num_rows),
         seed=job.train.seed,
-        set_rows=tuple(each.num_rows for each in sets_of(training)),
+        set_rows=tuple(each.num_rows for each in training.sets),
         is_apart=evaluation is not None,
     )
     return dataset, order
@@ -61,7 +58,7 @@ def _num_evaluated(job: Job, found: int) -> int:
     return wanted
 
 
-def identity_of(job: Job, dataset: AnyDataset, order: Order, *, is_stored: bool = False) -> TrainingIdentity:
+def identity_of(job: Job, dataset: SampleDataset, order: Order, *, is_stored: bool = False) -> TrainingIdentity:
     """The job's training identity, which must stay the same over the whole run.
 
     `is_stored`: the job was read from a run, and its paths count as they are there. planner 0.2.0 stored those of

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.base.text import counted
-from planner.data.sample_sets import SetRows
+from planner.data.base import SetRows
 from planner.order.set_counts import SetCounts
 
 

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from hashlib import blake2b
 from typing import Any
 
+import numpy as np
+
 from planner.base.disk import is_file, place_text
-from planner.data.base import AnyDataset
-from planner.data.open import sets_of
-from planner.data.sample_sets import SetRows
+from planner.data.base import RowContribution, SampleDataset, SetRows
+from planner.data.document_sets import DocumentSet
 from planner.errors import UserError
 from planner.job import Job, OwnOptimizer
 from planner.job.step_schedule import StepSchedule, learning_rate, lengths
@@ -25,6 +27,8 @@ from planner.store.run_folder import RunFolder
 
 # A fraction of the peak rate, because the cosine of another machine may differ in its last bits.
 _RATE_TOLERANCE = 1e-12
+# The first format of a ledger in which bytes are ids like all others. Before, their checksums were over single bytes.
+_IDS_OF_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +81,7 @@ class _Recipe:
 
     job: Job
     lengths: StepSchedule
-    dataset: AnyDataset
+    dataset: SampleDataset
     order: Order
     identity: TrainingIdentity
     """of the job with the data that is there now"""
@@ -90,7 +94,8 @@ class _Recipe:
     @cached_property
     def held_out_tokens(self) -> int:
         """The tokens that bear loss in all held-out samples."""
-        return _evidence(self, self.order.held_out_rows(0, self.order.num_held_out))[0]
+        rows = self.order.held_out_rows(0, self.order.num_held_out)
+        return sum(self.dataset.evidence(int(row)).tokens for row in rows)
 
 
 class _Deriver:
@@ -123,7 +128,7 @@ class _Deriver:
             self._count(record, size)
             self._check_rate(recipe, step, record)
             if same_data:
-                self._check_samples(recipe, step, record, range(start, start + size))
+                self._check_samples(recipe, step, record, range(start, start + size), header.format)
             progress(step + 1)
         self.findings += _check_stage(header, recipe.job)
         self.findings += _check_plan(header, recipe)
@@ -186,12 +191,14 @@ class _Deriver:
                 f"step {step}: its learning rate is {record.lr!r} on record, and the schedule has {wanted!r}"
             )
 
-    def _check_samples(self, recipe: _Recipe, step: int, record: StepRecord, positions: range) -> None:
+    def _check_samples(
+        self, recipe: _Recipe, step: int, record: StepRecord, positions: range, ledger_format: int
+    ) -> None:
         """Compare tokens and checksum with those of the samples at these positions of the order."""
         rows = recipe.order.rows(positions.start, positions.stop)
         if counts := self._counts_of(recipe):
             counts.take(positions.start, rows)
-        tokens, check_sum = _evidence(recipe, rows)
+        tokens, check_sum = _evidence(recipe, rows, ledger_format)
         # Only the user's own training loop knows the number by which it divides its loss.
         if (record.tokens if recipe.job.is_own else tokens, check_sum) != (record.tokens, record.checksum):
             self.mismatched += 1
@@ -202,7 +209,7 @@ class _Deriver:
 
     def _counts_of(self, recipe: _Recipe) -> SetCounts | None:
         """The counts of a mixture's sets. Another mixture starts them again. None for a single data set."""
-        sets = sets_of(recipe.dataset)
+        sets = recipe.dataset.sets
         if sets and (self.counts is None or (self.sets, self.counts.order) != (sets, recipe.order)):
             self.sets, self.counts = sets, SetCounts(recipe.order)
         return self.counts if sets else None
@@ -241,10 +248,24 @@ class _Deriver:
         return job.model_copy(update={"data": job.data.model_copy(update={"path": self._code})})
 
 
-def _evidence(recipe: _Recipe, rows: Iterable[int]) -> tuple[int, str]:
-    """Tokens that bear loss, and the checksum, of some data rows together."""
-    found = [recipe.dataset.evidence(int(row)) for row in rows]
+def _evidence(recipe: _Recipe, rows: Iterable[int], ledger_format: int) -> tuple[int, str]:
+    """Tokens that bear loss, and the checksum that a ledger has, of some data rows together."""
+    find = recipe.dataset.evidence
+    if ledger_format < _IDS_OF_BYTES and isinstance(recipe.dataset, DocumentSet) and recipe.job.model.kind == "gpt":
+        find = partial(_evidence_of_bytes, recipe.dataset)
+    found = [find(int(row)) for row in rows]
     return sum(each.tokens for each in found), f"{sum(each.check_sum for each in found) % 2**64:016x}"
+
+
+def _evidence_of_bytes(dataset: DocumentSet, row: int) -> RowContribution:
+    """The counts of a row of bytes, as ledgers before `_IDS_OF_BYTES` have them: over one byte for each token."""
+    text = dataset.sample(row)
+    content = b"".join(
+        (row.to_bytes(8, "little"), *(ids.astype(np.uint8).tobytes() for ids in (text.inputs, text.labels)))
+    )
+    return RowContribution(
+        tokens=text.num_tokens, check_sum=int.from_bytes(blake2b(content, digest_size=8).digest(), "little")
+    )
 
 
 def _check_stage(header: GenerationRecord, job: Job) -> list[str]:

@@ -7,14 +7,14 @@ from typing import Any
 
 from planner.files.messages import cut
 from planner.job import Train
-from planner.job.objectives import OURS
 from planner.plan.factory import MAX_GLOBAL_BATCH, MAX_MICRO
 from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Draft
 from planner.recipes.scalars import Unresolved, number, written
 
 # Methods whose loss a planner objective computes as the recipe's system does. Any other needs the user's own loop.
-DATA_OF = {method: OURS[method].data[0] for method in ("sft", "dpo", "ipo", "simpo", "kto")}
+DATA_OF = {"sft": "chat", **dict.fromkeys(("dpo", "ipo", "simpo"), "pairs"), "kto": "feedback"}
+"""method -> the kind of data that its recipes have"""
 _MOST_WORKERS = 64
 
 

@@ -6,9 +6,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from planner.data.formats import Kind
 from planner.files.messages import cut
 from planner.recipes.drafting import plain
 from planner.recipes.recipe import Draft, Note
@@ -79,7 +78,7 @@ def rows_of(kind: str, datasets: Sequence[DatasetSource]) -> dict[str, Any] | No
     """The keys that name these data sets in a job, whole. None if planner does not read all of them where they are."""
     found = []
     for each in datasets:
-        place = place_of(each, cast("Kind", kind))
+        place = place_of(each, kind)
         keys = dict(place.keys)
         is_split = keys.get("split") == each.wanted_split or keys.get("path", "").endswith(f"/{each.wanted_split}")
         if place.lack or not is_split:
@@ -117,7 +116,7 @@ def _sets(kind: str, sources: Sequence[DatasetSource]) -> list[_Set]:
     """Each data set as the job names it. Folders for those that must be saved first differ from each other."""
     made: list[_Set] = []
     for source in sources:
-        place = place_of(source, cast("Kind", kind))
+        place = place_of(source, kind)
         lack = cut(f"data.path: {place.lack}", 400) if place.lack else ""
         if place.keys:
             to_do = ((f"{lack}. Its rows must have the form {_ROWS[kind]}",),) if lack else ()

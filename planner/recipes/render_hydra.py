@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Sequence
 
-from planner.job import AdamW, HfModel, Rows, duration
+from planner.job import AdamW, HfModel, RowsData, duration
 from planner.recipes.dpo_batching import DpoFacts
 from planner.recipes.halos_batching import HalosFacts
 from planner.recipes.hydra_datasets import System, names_in
@@ -173,7 +173,7 @@ def _halos_optimizer(rendering: Rendering) -> None:
 def _named(rendering: Rendering, system: System) -> list[str]:
     """The system's names of the data sets to train on, empty if it does not name all of them."""
     data = rendering.job.data
-    return names_in(system, data if isinstance(data, Rows) else None, "train")
+    return names_in(system, data if isinstance(data, RowsData) else None, "train")
 
 
 def _datasets(rendering: Rendering, system: System) -> str:

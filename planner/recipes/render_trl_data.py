@@ -12,7 +12,7 @@ from typing import Any, Literal
 from planner.base.disk import expanded
 from planner.data.hub_sets import is_hub_name
 from planner.data.tables import is_saved_folder
-from planner.job import Job, MixtureSet, Rows, duration
+from planner.job import Job, MixtureSet, Rows, RowsData, duration
 from planner.recipes.rendering import DATA_SETS, Rendering
 from planner.recipes.scalars import number
 
@@ -27,7 +27,7 @@ def data_to_trl(rendering: Rendering) -> None:
     """Write the job's data sets and what it evaluates, and list what TRL cannot express."""
     job = rendering.job
     form = _form(job)
-    if not form or not isinstance(job.data, Rows):
+    if not form or not isinstance(job.data, RowsData):
         rendering.write("", "--dataset_name DATA", "--output_dir OUT")
         rendering.leave(f"name {DATA_SETS}", "write your data set for DATA and a folder for OUT")
     else:
@@ -41,7 +41,7 @@ def data_to_trl(rendering: Rendering) -> None:
 
 def _form(job: Job) -> _Form:
     """How TRL takes the job's data sets. Empty if it does not."""
-    if not isinstance(job.data, Rows):
+    if not isinstance(job.data, RowsData):
         return ""
     sets, holds_out = job.data.sets, job.eval.samples != 0 and job.eval.data is None
     # Only `datasets` of TRL takes files, and a folder within a data set.
@@ -148,7 +148,7 @@ def _evaluation(rendering: Rendering, form: _Form) -> None:
 def _is_split_of_the_same(job: Job) -> bool:
     """Whether the rows to evaluate are a named split of the data set to train on, which is all that TRL takes."""
     rows = job.eval.data
-    if rows is None or not isinstance(job.data, Rows) or len(rows.sets) != 1:
+    if rows is None or not isinstance(job.data, RowsData) or len(rows.sets) != 1:
         return False
     test, train = rows.sets[0], job.data.sets[0]
     is_plain = test.split is not None and test.columns == train.columns and test.fraction is None and test.rows is None

@@ -14,7 +14,7 @@ from typing import Any
 
 from planner.base.disk import expanded, is_file, place_text
 from planner.data.examples import BadRow
-from planner.data.formats import Kind, format_of
+from planner.data.formats import CHAT, FEEDBACK, PAIRS, format_of
 from planner.data.hub_sets import is_hub_name
 from planner.data.named_loaders import LOADERS
 from planner.data.row import row_of
@@ -37,6 +37,8 @@ _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 _GENERIC = frozenset({"json", "parquet", "csv", "text", "arrow"})
 _PART = re.compile(r"\[.*\]|\+")
 _HUB_PARTS = 2
+
+_FORMATS = {"chat": CHAT, "pairs": PAIRS, "feedback": FEEDBACK}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,14 +104,14 @@ def parts_of(source: DatasetSource) -> list[DatasetSource]:
     return [replace(source, name=name, files=None, config=None, split=None) for name in names]
 
 
-def place_of(source: DatasetSource, kind: Kind) -> Place:
+def place_of(source: DatasetSource, kind: str) -> Place:
     """Where the rows of a data set are, and what loads them. Only the first row of a file is read."""
     if source.loader is not None:
         return Place(keys={"path": LOADERS[source.loader].path, "split": source.wanted_split, "loader": source.loader})
     return _place_of_name(source, kind)
 
 
-def _place_of_name(source: DatasetSource, kind: Kind) -> Place:
+def _place_of_name(source: DatasetSource, kind: str) -> Place:
     path = expanded(source.name)
     try:
         if is_file(path):
@@ -155,7 +157,7 @@ def _loader(name: str) -> str:
     return _LOADERS.get(suffixes[-1].lower(), "") if suffixes else ""
 
 
-def _file(source: DatasetSource, kind: Kind) -> Place:
+def _file(source: DatasetSource, kind: str) -> Place:
     """A file: planner reads it, or a loader of the datasets library does."""
     by_loader = _of_loader(source)
     try:
@@ -166,7 +168,7 @@ def _file(source: DatasetSource, kind: Kind) -> Place:
         return Place(keys={"path": source.name}, lack=f"{source.name} has no rows. Write some into it")
     row = row_of(found, (0, 1))
     try:
-        format_of(row.fields, kind).read(row.fields, kind)
+        format_of(row.fields, kind, _FORMATS[kind]).read(row.fields)
         why = row.flaw
     except BadRow as error:
         why = row.flaw or str(error)

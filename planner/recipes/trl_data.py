@@ -56,7 +56,7 @@ def _drop_replaced(draft: Draft, keys: KeyReader) -> None:
 
 def kind_of(method: str) -> str:
     """The kind of rows that a method learns from."""
-    return OURS[method].data[0] if method in OURS else "chat"
+    return OURS[method].samples[0].replace("texts", "chat") if method in OURS else "chat"
 
 
 def _set_cut(draft: Draft, keys: KeyReader, method: str) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from planner.base.text import counted
 from planner.job import Job
 from planner.job.gradient import GradientRule, gradient_rule, placement_text
-from planner.job.job import sample_tokens
 from planner.job.step_schedule import conversions
 from planner.job.tracking import Tracking
 from planner.plan.commit_size import NotKnown
@@ -53,7 +52,7 @@ def dry_run_text(start: Start, ahead: Forecast, width: int | None = None) -> lis
         start.opening,
         *(line for name, text in facts for line in hanging(f"{name:<10}", text, width)),
         "",
-        *plan_table([ahead.plan], width, sample_tokens=sample_tokens(job)),
+        *plan_table([ahead.plan], width, sample_tokens=job.data.sample_tokens(job.model)),
         "",
         NOTHING_KEPT,
     ]
@@ -138,7 +137,7 @@ def dry_run_json(start: Start, ahead: Forecast) -> str:
         "cluster": ahead.cluster,
         "waits": ahead.waits,
         "warning": start.warning,
-        "plan": plan_object(ahead.plan, sample_tokens(start.job)),
+        "plan": plan_object(ahead.plan, start.job.data.sample_tokens(start.job.model)),
         "available_bytes": ahead.available_bytes,
         "notes": _notes(start),
         **commit_keys(ahead.commits, ahead.plan.world_size, ahead.storage_gbps, ahead.node_workers),

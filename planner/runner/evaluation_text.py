@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 
 from planner.base.text import as_submitted, counted
-from planner.data.base import AnyDataset
+from planner.data.base import SampleDataset
 from planner.data.evaluation import WithEvaluation
-from planner.data.open import sets_of
 from planner.job import Job
 from planner.order.order import Order
 from planner.provenance.data_facts import evaluated_of_sets
@@ -13,16 +12,16 @@ from planner.provenance.data_facts import evaluated_of_sets
 _MOST_SETS = 50
 
 
-def mixture_texts(dataset: AnyDataset, order: Order) -> tuple[str, ...]:
+def mixture_texts(dataset: SampleDataset, order: Order) -> tuple[str, ...]:
     """How many samples an epoch trains on, and how many of each set of a mixture. Empty for a single data set."""
-    sets = sets_of(dataset.training if isinstance(dataset, WithEvaluation) else dataset)
+    sets = (dataset.training if isinstance(dataset, WithEvaluation) else dataset).sets
     if not sets:
         return ()
     text = f"{counted(order.num_samples, 'sample')} of {len(sets)} data sets in an epoch"
     return (text, *_of_sets("samples", [each.name for each in sets], order.set_samples))
 
 
-def evaluation_texts(job: Job, dataset: AnyDataset, order: Order) -> tuple[str, ...]:
+def evaluation_texts(job: Job, dataset: SampleDataset, order: Order) -> tuple[str, ...]:
     """How many samples are evaluated, where they come from, and how many are of each set. Empty if none are."""
     if not job.eval.is_on:
         return ()
@@ -30,7 +29,7 @@ def evaluation_texts(job: Job, dataset: AnyDataset, order: Order) -> tuple[str, 
     if not isinstance(dataset, WithEvaluation):
         part = f" ({job.eval.samples})" if isinstance(job.eval.samples, str) else ""
         text = f"{number} of {counted(order.num_rows, 'sample')}{part}, held out of training"
-        return (text, *_of_sets("held out", [each.name for each in sets_of(dataset)], order.set_held_out))
+        return (text, *_of_sets("held out", [each.name for each in dataset.sets], order.set_held_out))
     evaluation = dataset.evaluation
     assert job.eval.data is not None  # where such a data set comes from
     source = (

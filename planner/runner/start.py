@@ -12,7 +12,7 @@ from planner.base.disk import absolute_url
 from planner.base.text import as_submitted
 from planner.base.wait_reports import reminded
 from planner.data import model_files
-from planner.data.base import AnyDataset
+from planner.data.base import SampleDataset
 from planner.data.job_paths import require_paths
 from planner.data.user_dataset import function_of
 from planner.dispatch.connection import require_free
@@ -290,7 +290,7 @@ def _adapters(job: Job) -> str:
     return adapters_text(adapters_of(built)) if model.lora is not None else ""
 
 
-def _data_here(job: Job, display: Display, *, must: bool) -> tuple[AnyDataset, Order] | None:
+def _data_here(job: Job, display: Display, *, must: bool) -> tuple[SampleDataset, Order] | None:
     """The job's data and the order of its rows. None if it cannot be read from here and `must` is false.
 
     Raises:
@@ -305,7 +305,7 @@ def _data_here(job: Job, display: Display, *, must: bool) -> tuple[AnyDataset, O
     return None
 
 
-def _data_notes(job: Job, data: tuple[AnyDataset, Order] | None) -> tuple[str, ...]:
+def _data_notes(job: Job, data: tuple[SampleDataset, Order] | None) -> tuple[str, ...]:
     """How rows of the data are changed, left out or repeated. Empty if the data cannot be read from here."""
     if data is None:
         return ()
@@ -315,7 +315,7 @@ def _data_notes(job: Job, data: tuple[AnyDataset, Order] | None) -> tuple[str, .
 
 
 def _changes(
-    job: Job, run: RunFolder, committed: Manifest, data: tuple[AnyDataset, Order], accept: frozenset[str]
+    job: Job, run: RunFolder, committed: Manifest, data: tuple[SampleDataset, Order], accept: frozenset[str]
 ) -> tuple[str, ...]:
     """What differs from the job that the run was made with, one text each.
 

@@ -7,8 +7,9 @@ from typing import Any, Final
 from planner.base.format_versions import STORED
 from planner.base.json_text import NoJson, json_object
 from planner.base.text import as_submitted
-from planner.errors import ObjectiveUnavailable, StoreError, TrackerUnavailable
+from planner.errors import DataKindUnavailable, ObjectiveUnavailable, StoreError, TrackerUnavailable
 from planner.job import Job
+from planner.job.data_registry import DATA_KINDS
 from planner.job.objective_registry import OBJECTIVES
 from planner.job.section import STORED_JOB
 from planner.job.tracking import TRACKERS
@@ -98,13 +99,14 @@ class Jobs:
 
 
 def _lack(content: bytes) -> str:
-    """Why the objective or a tracker of a job's file is not usable here. Empty if they are not the reason."""
+    """Why the objective, the kind of data or a tracker of a job's file is not usable here. Empty if all are."""
     with contextlib.suppress(LookupError, TypeError, NoJson):
         value = json_object(content)
         try:
             OBJECTIVES.spec_of_kind(str(value["objective"]["kind"]))
+            DATA_KINDS.spec_of_kind(str(value["data"]["kind"]))
             for section in value.get("tracking", ()):
                 TRACKERS.spec_of_kind(str(section["kind"]))
-        except (ObjectiveUnavailable, TrackerUnavailable) as error:
+        except (DataKindUnavailable, ObjectiveUnavailable, TrackerUnavailable) as error:
             return f" as it is installed here: {error}"
     return ""

@@ -16,7 +16,7 @@ from planner.data.hub_sets import is_hub_name
 from planner.data.job_paths import data_paths, require_paths
 from planner.data.paths import STDLIB, resolve
 from planner.errors import UserError
-from planner.job import HfModel, Job, Rows
+from planner.job import HfModel, Job, RowsData
 from planner.store.run_place import in_memory_text
 
 # The largest request that Ray's dashboard accepts (DASHBOARD_CLIENT_MAX_SIZE in its ray_constants). Ray 2.60 answers a
@@ -114,7 +114,7 @@ def _data(job: Job) -> tuple[str, ...]:
     """The files of the data that the job names by relative paths."""
     found: dict[str, None] = {}
     for key, path in data_paths(job):
-        if path == STDLIB or not is_relative(path) or (isinstance(job.data, Rows) and is_hub_name(path)):
+        if path == STDLIB or not is_relative(path) or (isinstance(job.data, RowsData) and is_hub_name(path)):
             continue
         _, files = resolve(path)
         if job.is_own and [str(file) for file in files] != [path]:

@@ -23,7 +23,8 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from planner.base.user_errors import UserCodeFailed, code_error, origin_of
-from planner.data.user_dataset import OwnDataset, check_sum, errors_of_user, function_of
+from planner.data.base import SampleDataset
+from planner.data.user_dataset import check_sum, errors_of_user, function_of
 from planner.errors import PlannerError, TrainingFailed
 from planner.job import Job
 from planner.train.batches import TokenCounts
@@ -234,7 +235,7 @@ class _MakeBatch:
 
     collate: Callable[[list[Any]], Any]
 
-    def __call__(self, dataset: OwnDataset, rows: list[int], position: int) -> _OwnBatch:
+    def __call__(self, dataset: SampleDataset, rows: list[int], position: int) -> _OwnBatch:
         """Read and collate samples. Without rows, the ghost holds sample 0.
 
         Raises:

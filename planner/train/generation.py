@@ -11,10 +11,9 @@ from typing import cast
 import torch
 from torch.distributed.tensor import DTensor
 
-from planner.data.base import SampleDataset
-from planner.job import HfModel, Job, OwnModel
-from planner.job.data import packing_setting
-from planner.train.batches import MakeBatch, token_batch
+from planner.data.open import named
+from planner.job import HfModel, Job, OwnModel, data_spec_of
+from planner.train.batches import MakeBatch
 from planner.train.custom_loop import train_own
 from planner.train.earlier_weights import EarlierWeights
 from planner.train.flops import StepFlops, step_flops
@@ -25,7 +24,6 @@ from planner.train.objectives import Objective, check_rows, make_objective
 from planner.train.optimize import make_optimizer
 from planner.train.reference.cache import CachedReference, StopRequested, TableBuilder, parts_of
 from planner.train.reference.frozen import Reference, make_reference, make_reference_model
-from planner.train.sample_batches import MakeFeedbackBatch, pair_batch, text_batch
 from planner.train.setup import Launch
 from planner.train.shard import make_model
 from planner.train.state import TrainState
@@ -40,19 +38,20 @@ def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
     generation = begin(launch, choose_device, hooks)
     if launch.job.is_own:
         return train_own(generation)
+    make_batch = generation.world.agree(lambda: make_batch_of(launch.job))
     state = make_state(generation)
 
     def objective(note: WriteNote) -> tuple[Objective, StepFlops]:
         config, world, setup = launch.job.objective, generation.world, generation.setup
         # One worker looks: the digests of the data were compared, so the others have the same rows.
-        world.from_first(lambda: check_rows(config, cast("SampleDataset", setup.dataset), setup.order))
+        world.from_first(lambda: check_rows(config, setup.dataset, setup.order))
         reference = _reference(generation, state, note)
         assert not isinstance(launch.job.model, OwnModel)  # it has a loop of its own
         flops = step_flops(state.model, launch.job.model.context, reference)
         return world.agree(lambda: make_objective(config, reference)), flops
 
     try:
-        with looping(generation, state, objective, make_batch_of(launch.job)) as loop:
+        with looping(generation, state, objective, make_batch) as loop:
             return loop.run()
     except StopRequested:  # before its first step
         start = generation.claim.start
@@ -65,15 +64,15 @@ def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
 
 
 def make_batch_of(job: Job) -> MakeBatch:
-    """The function that makes micro-batches from rows of the job's data."""
-    if job.data.kind == "chat" or (job.data.kind == "tokens" and isinstance(job.model, HfModel)):
-        return text_batch
-    if job.data.kind == "pairs":
-        return pair_batch
-    if job.data.kind == "feedback":
-        assert not isinstance(job.model, OwnModel)  # the job was validated when it was made
-        return MakeFeedbackBatch(job.model.context)
-    return token_batch
+    """The function that makes micro-batches from rows of the job's data.
+
+    Raises:
+        DataKindUnavailable: the package that has the kind of data fails.
+    """
+    spec = data_spec_of(job.data)
+    assert spec.make_batch is not None  # a user's own loop makes batches itself
+    make_batch: MakeBatch = named(spec, spec.make_batch)
+    return make_batch
 
 
 def _reference(generation: Generation, state: TrainState, note: WriteNote) -> Reference:
@@ -86,7 +85,7 @@ def _reference(generation: Generation, state: TrainState, note: WriteNote) -> Re
     job, world, setup, start = generation.job, generation.world, generation.setup, generation.claim.start
     if job.reference.source != "cached":
         return make_reference(job, world)
-    dataset = cast("SampleDataset", setup.dataset)
+    dataset = setup.dataset
     has_first_weights = generation.is_fresh and job.reference.model is None
     computing = TableBuilder(
         world=world,
@@ -124,7 +123,7 @@ def make_state(generation: Generation) -> TrainState:
     is_fresh = generation.is_fresh
     model = make_model(job.model, job.train, world, first_weights=is_fresh, earlier=_earlier_weights(generation))
     # A run that resumes has no weights before its commit is loaded. It was checked when it began.
-    if is_fresh and isinstance(job.model, HfModel) and (setting := packing_setting(job.data)):
+    if is_fresh and isinstance(job.model, HfModel) and (setting := job.data.packing_setting):
         world.agree(partial(require_packed, cast("HfCausal", model), setting))
     # A forward pass without backward leaves some parameters unsharded, and an optimizer over those would train nothing.
     assert all(isinstance(parameter, DTensor) for parameter in model.parameters())

@@ -21,7 +21,7 @@ from planner.base.version import VERSION
 from planner.errors import PlannerError, StoreError
 from planner.events.event import Event
 from planner.events.training import DataNote, GenerationStopped
-from planner.job import HfModel, Job
+from planner.job import HfModel, Job, data_spec_of
 from planner.job.gradient import accumulator_placement, gradient_rule
 from planner.job.step_schedule import StepSchedule, conversions, repeated_samples
 from planner.keeper.addresses import Keepers
@@ -32,7 +32,7 @@ from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 from planner.story.earlier import EarlierGenerations, read_earlier
 from planner.train import host_room
-from planner.train.batches import Loader, MakeBatch, token_batch
+from planner.train.batches import Loader, MakeBatch
 from planner.train.checkpoints import checkpoint
 from planner.train.checkpoints.from_memory import load as load_held
 from planner.train.checkpoints.from_memory import newest_held
@@ -117,7 +117,7 @@ def looping(
     generation: Generation,
     state: TrainState,
     objective_of: Callable[[WriteNote], tuple[Objective, StepFlops]],
-    make_batch: MakeBatch = token_batch,
+    make_batch: MakeBatch,
 ) -> Iterator[Loop]:
     """Load the commit to resume from into `state`, and give the generation's loop. Closes the journal at the end.
 
@@ -136,7 +136,7 @@ def looping(
         plan=setup.plan,
         rank=world.rank,
         make_batch=make_batch,
-        is_coupled=job.data.kind == "feedback",
+        has_partners=data_spec_of(job.data).has_partners,
     )
     journal = Journal(job, world, run, setup, start, state, loader)
     if not start.parent or start.changed:  # a resize changes none of these notes

@@ -140,12 +140,16 @@ class FeedbackBatch(SampleBatch):
 
 
 def text_batch(dataset: SampleDataset, rows: list[int], position: int) -> SampleBatch:
-    """A micro-batch of conversations.
+    """A micro-batch of texts.
 
     Raises:
         DataError: a row can no longer be read.
     """
-    texts = [cast("Text", sample) for sample in dataset.samples(rows)]
+    return batch_of(rows, cast("list[Text]", dataset.samples(rows)), position)
+
+
+def batch_of(rows: Sequence[int], texts: Sequence[Text], position: int = 0) -> SampleBatch:
+    """A micro-batch of texts, one for each row. Without rows, a ghost."""
     return SampleBatch(rows=tuple(rows), position=position, sequences=Sequences.of(texts or [_NOTHING]))
 
 
@@ -155,37 +159,30 @@ def pair_batch(dataset: SampleDataset, rows: list[int], position: int) -> PairBa
     Raises:
         DataError: a row can no longer be read.
     """
-    pairs = [cast("Pair", sample) for sample in dataset.samples(rows)] or [Pair(chosen=_NOTHING, rejected=_NOTHING)]
+    pairs = cast("list[Pair]", dataset.samples(rows)) or [Pair(chosen=_NOTHING, rejected=_NOTHING)]
     texts = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
     return PairBatch(rows=tuple(rows), position=position, sequences=Sequences.of(texts))
 
 
-@dataclass(frozen=True)
-class MakeFeedbackBatch:
-    """Makes micro-batches of feedback. A class instead of a closure, so that loader processes can unpickle it."""
+def feedback_batch(dataset: SampleDataset, rows: list[int], position: int) -> FeedbackBatch:
+    """A micro-batch of all rows but the last, which is only the partner of the one before (`Loader.has_partners`).
 
-    context: int
-    """tokens of the model's context, to which mismatched sequences are cut"""
-
-    def __call__(self, dataset: SampleDataset, rows: list[int], position: int) -> FeedbackBatch:
-        """A micro-batch of all rows but the last, which is only the partner of the one before (`Loader.is_coupled`).
-
-        Raises:
-            DataError: a row can no longer be read.
-        """
-        samples = [cast("Feedback", sample) for sample in dataset.samples(rows)]
-        own, partners = samples[:-1], samples[1:]
-        crossed = [
-            text_of(sample.prompt, partner.completion, self.context)
-            for sample, partner in zip(own, partners, strict=True)
-        ]
-        return FeedbackBatch(
-            rows=tuple(rows[:-1]),
-            position=position,
-            sequences=Sequences.of([sample.text for sample in own] or [_NOTHING]),
-            is_desirable=torch.tensor([sample.is_desirable for sample in own], dtype=torch.bool),
-            mismatched=Sequences.of(crossed or [_NOTHING]),
-        )
+    Raises:
+        DataError: a row can no longer be read.
+    """
+    samples = cast("list[Feedback]", dataset.samples(rows))
+    own, partners = samples[:-1], samples[1:]
+    crossed = [
+        text_of(sample.prompt, partner.completion, sample.context)
+        for sample, partner in zip(own, partners, strict=True)
+    ]
+    return FeedbackBatch(
+        rows=tuple(rows[:-1]),
+        position=position,
+        sequences=Sequences.of([sample.text for sample in own] or [_NOTHING]),
+        is_desirable=torch.tensor([sample.is_desirable for sample in own], dtype=torch.bool),
+        mismatched=Sequences.of(crossed or [_NOTHING]),
+    )
 
 
 def _squares(text: Text) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 from planner.base import progress_counter
 from planner.data import model_files
-from planner.data.base import AnyDataset
+from planner.data.base import SampleDataset
 from planner.data.paths import model_stamps
 from planner.data.source_stamps import data_stamps
 from planner.job import After, Job, batch_sizes
@@ -35,7 +35,7 @@ class Launch:
     """shared by the launch's keepers and workers. Empty: there are no keepers"""
 
 
-def open_data_once(job: Job) -> tuple[AnyDataset, Order]:
+def open_data_once(job: Job) -> tuple[SampleDataset, Order]:
     """The job's data and order, cached in this process so that a resize need not read all data again.
 
     The data is opened again if the name, size or modification time of a file has changed.
@@ -48,7 +48,7 @@ def open_data_once(job: Job) -> tuple[AnyDataset, Order]:
     key = (*settings, *stamps, model_stamps(job.model))
     if _opened.get("key") != key:
         _opened.update(key=key, data=open_data(job, progress_counter.count_work))
-    data: tuple[AnyDataset, Order] = _opened["data"]
+    data: tuple[SampleDataset, Order] = _opened["data"]
     return data
 
 
@@ -59,7 +59,7 @@ _opened: dict[str, Any] = {}
 class Setup:
     """The values that every worker derives by itself. Workers compare them before the first step."""
 
-    dataset: AnyDataset
+    dataset: SampleDataset
     order: Order
     identity: TrainingIdentity
     lengths: StepSchedule

@@ -34,6 +34,12 @@ def as_bytes(ids):
     return bytes(ids.tolist())
 
 
+def all_bytes(text):
+    """Of a text of bytes in which each but the first is a label."""
+    assert (text.inputs[1:] == text.labels[:-1]).all()
+    return as_bytes(text.inputs) + as_bytes(text.labels[-1:])
+
+
 def prompt_and_completion(text):
     """Of a text whose loss is on its completion."""
     borne = text.labels >= 0

@@ -2,6 +2,7 @@
 
 import json
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -49,7 +50,7 @@ def jsonl(folder, *texts):
 
 def documents_of(path):
     file = TokenFile.open(str(path))
-    return [file.ids[slice(*file.bounds(i))].tolist() for i in range(file.header.num_rows)]
+    return [file.read(int(start), int(end)).tolist() for start, end in pairwise(file.starts)]
 
 
 def by_transformers(model, content):

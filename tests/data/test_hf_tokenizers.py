@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from rows_of import assistant, opened, user
 from tiny_tokenizers import CHATML, CHATML_MARKED, ZEPHYR, byte_level, sentence_piece
 
-from planner.data.base import no_progress
-from planner.data.conversations import open_conversations
+from planner.data.open import open_dataset
 from planner.errors import DataError
 from planner.job import ChatData, HfModel
 
@@ -305,11 +304,11 @@ def test_a_folder_without_a_tokenizer_is_refused(content, tmp_path, monkeypatch)
 
 def test_tokenizing_in_one_batch_or_in_many_is_the_same(folders, tmp_path, monkeypatch):
     """A row's tokens are its own business."""
-    from planner.data import conversations
+    from planner.data import ahead_sets
 
     rows = [{"messages": [user("hello" * n), assistant("you " * n)]} for n in range(1, 12)]
     usual = opened("chat", rows, tmp_path, model=model(folders / "chatml"))
-    monkeypatch.setattr(conversations, "_ROWS_PER_BATCH", 3)
+    monkeypatch.setattr(ahead_sets, "_ROWS_PER_BATCH", 3)
     assert opened("chat", rows, tmp_path, model=model(folders / "chatml")).fingerprint == usual.fingerprint
     assert np.diff(usual.ends.array).min() > 0
 
@@ -376,12 +375,12 @@ def test_a_name_that_is_nowhere_is_asked_for_once(tmp_path, monkeypatch, answer)
     if answer is None:
         place = f"(relative to {Path.cwd()}, where planner runs)"
         with pytest.raises(DataError, match=re.escape(f"no file at 'rows.jsonl' {place}")):
-            open_conversations(data, model, no_progress)
+            open_dataset(data, model)
         assert asked == []
         return
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "completion": "b"}')
     with pytest.raises(DataError) as caught:
-        open_conversations(data, model, no_progress)
+        open_dataset(data, model)
     assert asked == [("models/tinny", True)]
     assert str(caught.value) == (
         f"model.path: no folder models/tinny (relative to {tmp_path}, where planner runs), nor in {HF_HUB_CACHE}, "

@@ -19,7 +19,7 @@ from rows_of import CLASSES, assistant, user
 from tiny_tokenizers import byte_level
 
 from planner.data import lazy_sets, row_access, sample_cache
-from planner.data.open import open_dataset, sets_of
+from planner.data.open import open_dataset
 from planner.errors import DataError
 from planner.job import HfModel
 
@@ -96,7 +96,7 @@ def agree(kind, model, **settings):
         return None
     found = open_dataset(data(kind, "on_demand", **settings), model)
     assert everything(found) == everything(ahead)
-    assert [each.num_rows for each in sets_of(found)] == [each.num_rows for each in sets_of(ahead)]
+    assert [each.num_rows for each in found.sets] == [each.num_rows for each in ahead.sets]
     return found
 
 

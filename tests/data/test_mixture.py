@@ -18,7 +18,7 @@ from rows_of import CLASSES, parts
 from planner.data import sample_cache
 from planner.data.hub_sets import is_hub_name
 from planner.data.mixture import times_used, used_rows
-from planner.data.open import open_dataset, sets_of
+from planner.data.open import open_dataset
 from planner.data.rows import open_rows
 from planner.data.source_stamps import data_stamps, placed
 from planner.errors import DataError
@@ -55,7 +55,7 @@ def opened(data):
 def texts(dataset):
     """The samples of each set, in order."""
     found, start = [], 0
-    for each in sets_of(dataset):
+    for each in dataset.sets:
         found.append([parts(dataset.sample(row)) for row in range(start, start + each.num_rows)])
         start += each.num_rows
     return found
@@ -128,7 +128,7 @@ def test_rows_that_would_not_fit_are_refused():
 def test_counts_are_exact_and_the_rows_are_a_witness_s(sets):
     """Every set has the rows that the datasets library chooses, each as often as asked for."""
     dataset = opened(mixture(sets, seed=3))
-    assert [each.num_rows for each in sets_of(dataset)] == list(USED.values())
+    assert [each.num_rows for each in dataset.sets] == list(USED.values())
     assert dataset.num_rows == sum(USED.values())
     for (name, used), samples in zip(USED.items(), texts(dataset), strict=True):
         table = datasets.load_dataset(sets[name], "SFT", split="train").shuffle(seed=3)
@@ -149,12 +149,12 @@ def test_each_set_has_the_fingerprint_that_it_has_alone(sets):
     """A change in one set is a change of its fingerprint and of the whole, and of no other set's."""
     one = opened(mixture(sets))
     other = opened(mixture(sets, {**FIVE, "gamma": {"rows": 101}}))
-    same = [a.fingerprint == b.fingerprint for a, b in zip(sets_of(one), sets_of(other), strict=True)]
+    same = [a.fingerprint == b.fingerprint for a, b in zip(one.sets, other.sets, strict=True)]
     assert same == [True, True, False, True, True]
     assert one.fingerprint != other.fingerprint
     alone = opened(CLASSES["chat"](kind="chat", path=sets["beta"], config="SFT", split="train"))
-    assert sets_of(one)[1].fingerprint == alone.fingerprint
-    assert sets_of(alone) == ()
+    assert one.sets[1].fingerprint == alone.fingerprint
+    assert alone.sets == ()
 
 
 @pytest.mark.parametrize("settings", [{"packing": True}, {}])
@@ -174,10 +174,10 @@ def test_a_mixture_is_its_sets_one_after_another(kind, settings, tmp_path, monke
         opened(CLASSES[kind](kind=kind, path=path, config="SFT", split="train", **settings)) for path in sets.values()
     ]
     expected = [(each.sample(row).parts()) for each in alone for row in range(each.num_rows)]
-    assert [each.fingerprint for each in sets_of(dataset)] == [each.fingerprint for each in alone]
+    assert [each.fingerprint for each in dataset.sets] == [each.fingerprint for each in alone]
     for made in (dataset, pickle.loads(pickle.dumps(dataset)), opened(data)):
         assert [made.sample(row).parts() for row in range(made.num_rows)] == expected
-        assert (made.fingerprint, sets_of(made)) == (dataset.fingerprint, sets_of(dataset))
+        assert (made.fingerprint, made.sets) == (dataset.fingerprint, dataset.sets)
 
 
 def test_the_same_rows_come_from_files_and_from_a_folder(sets):
@@ -185,9 +185,7 @@ def test_the_same_rows_come_from_files_and_from_a_folder(sets):
     files = {name: f"{path}/data/train-*.parquet" for name, path in sets.items()}
     mixed = [{"path": files[name], **share} for name, share in FIVE.items()]
     found = opened(CLASSES["chat"](kind="chat", mixture=mixed))
-    assert [each.fingerprint for each in sets_of(found)] == [
-        each.fingerprint for each in sets_of(opened(mixture(sets)))
-    ]
+    assert [each.fingerprint for each in found.sets] == [each.fingerprint for each in opened(mixture(sets)).sets]
 
 
 # -- sources
@@ -196,28 +194,28 @@ def test_the_same_rows_come_from_files_and_from_a_folder(sets):
 def test_columns_are_chosen_and_renamed(sets, tmp_path):
     """A list keeps columns. A mapping gives them planner's names, also in rows of JSON."""
     source = RowSource(path=sets["beta"], columns=["extra"])
-    assert [row.fields for row in open_rows(source, "chat").read()] == [{"extra": number} for number in range(37)]
+    assert [row.fields for row in open_rows(source).read()] == [{"extra": number} for number in range(37)]
     path = tmp_path / "rows.jsonl"
     path.write_text('{"q": "a", "a": "b", "prompt": "no"}\n{"q": "c", "a": null}\n')
-    found = open_rows(RowSource(path=str(path), columns={"prompt": "q", "completion": "a"}), "chat").read()
+    found = open_rows(RowSource(path=str(path), columns={"prompt": "q", "completion": "a"})).read()
     assert [row.fields for row in found] == [{"prompt": "a", "completion": "b"}, {"prompt": "c"}]
 
 
 def test_a_column_that_is_not_there_is_refused(sets, tmp_path):
     """A table says which it has. Rows of JSON are all read before."""
     with pytest.raises(DataError, match=r"data.columns: .*beta train has no column mesages. It has extra, messages"):
-        list(open_rows(RowSource(path=sets["beta"], columns=["mesages"]), "chat").read())
+        list(open_rows(RowSource(path=sets["beta"], columns=["mesages"])).read())
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "a", "tools": null}\n')
-    assert len(list(open_rows(RowSource(path=str(path), columns=["text", "tools"]), "chat").read())) == 1
+    assert len(list(open_rows(RowSource(path=str(path), columns=["text", "tools"])).read())) == 1
     with pytest.raises(DataError, match=r"data.columns: no row of .*rows.jsonl has txt. Correct the names"):
-        list(open_rows(RowSource(path=str(path), columns=["txt"]), "chat").read())
+        list(open_rows(RowSource(path=str(path), columns=["txt"])).read())
 
 
 def test_a_split_may_be_a_part(sets):
     """The datasets library's own way to write it."""
-    assert open_rows(RowSource(path=sets["alpha"], split="train[:10%]+test"), "chat").count() == 15
-    assert open_rows(RowSource(path=sets["alpha"]), "chat").count() == 100
+    assert open_rows(RowSource(path=sets["alpha"], split="train[:10%]+test")).count() == 15
+    assert open_rows(RowSource(path=sets["alpha"])).count() == 100
 
 
 @pytest.mark.parametrize(
@@ -230,7 +228,7 @@ def test_a_split_may_be_a_part(sets):
 def test_what_a_set_lacks_is_named(sets, keys, reason):
     """With what it has."""
     with pytest.raises(DataError, match=reason):
-        open_rows(RowSource(path=sets["alpha"], **keys), "chat")
+        open_rows(RowSource(path=sets["alpha"], **keys))
 
 
 def test_a_set_with_several_configurations_names_them(tmp_path):
@@ -241,7 +239,7 @@ def test_a_set_with_several_configurations_names_them(tmp_path):
     (path / "README.md").write_text(card.replace("---\n# A", f"{more}---\n# A"))
     for split in (None, "train"):
         with pytest.raises(DataError, match=r"^data.config: .*two( train)? has several. Write one of 'SFT', 'Mid'$"):
-            open_rows(RowSource(path=str(path), split=split), "chat")
+            open_rows(RowSource(path=str(path), split=split))
 
 
 @pytest.mark.parametrize(
@@ -255,7 +253,7 @@ def test_a_set_with_several_configurations_names_them(tmp_path):
 def test_a_folder_is_what_is_in_it(sets, keys, reason):
     """The library ignores a revision, and would read files that planner does not look at for changes."""
     with pytest.raises(DataError, match=reason):
-        open_rows(RowSource(path=sets["alpha"], **keys), "chat")
+        open_rows(RowSource(path=sets["alpha"], **keys))
 
 
 @pytest.mark.parametrize(
@@ -271,14 +269,14 @@ def test_the_reason_of_the_library_is_named(tmp_path, text, reason):
     (tmp_path / "broken" / "train-0.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
     (tmp_path / "broken" / "train-1.jsonl").write_text(text)
     with pytest.raises(DataError, match=reason):
-        open_rows(RowSource(path=str(tmp_path / "broken"), split="train"), "chat")
+        open_rows(RowSource(path=str(tmp_path / "broken"), split="train"))
 
 
 @pytest.mark.parametrize("key", ["config", "revision"])
 def test_files_have_no_configuration(sets, key):
     """A file is what it is."""
     with pytest.raises(DataError, match=rf"data.{key}: .* only a data set of the hub has a {key}. Leave it out"):
-        open_rows(RowSource(path=f"{sets['alpha']}/data/train-*.parquet", **{key: "x"}), "chat")
+        open_rows(RowSource(path=f"{sets['alpha']}/data/train-*.parquet", **{key: "x"}))
 
 
 # -- names on the hub, without a network
@@ -332,14 +330,14 @@ def test_a_name_is_read_from_the_cache(tmp_path):
 def test_a_commit_that_is_not_in_the_cache_is_refused():
     """The library would use any other commit that is there, and only say so."""
     there = RowSource(path="org/zeta", config="SFT", split="train", revision=COMMIT)
-    assert open_rows(there, "chat").count() == 20
+    assert open_rows(there).count() == 20
     gone = there.model_copy(update={"revision": "f" * 40})
     with pytest.raises(DataError, match=rf"org/zeta: the cache has another commit than f{{40}}, .*{COMMIT}"):
-        open_rows(gone, "chat")
+        open_rows(gone)
 
 
 @pytest.mark.usefixtures("in_cache")
 def test_a_name_that_is_nowhere_is_refused():
     """It may be a folder that is not there."""
     with pytest.raises(DataError, match=r"no file or folder at 'data/pairs', and no such data set in the hub's cache"):
-        open_rows(RowSource(path="data/pairs"), "chat")
+        open_rows(RowSource(path="data/pairs"))

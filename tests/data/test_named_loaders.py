@@ -21,7 +21,7 @@ from planner.job import LoaderName, RowSource
 def loaded(tmp_path, loader, rows, kind="pairs", **keys):
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return list(open_rows(RowSource(path=str(path), loader=loader, **keys), kind).read())
+    return list(open_rows(RowSource(path=str(path), loader=loader, **keys), takes_pairs=kind != "chat").read())
 
 
 def fields(*arguments, **keys):
@@ -242,11 +242,11 @@ def test_a_loader_on_the_hub_has_its_own_splits(tmp_path):
         "  - {split: test_prefs, path: test_prefs.parquet}\n---\n"
     )
     source = RowSource(path=str(tmp_path / "set"), loader="halos/ultrabin")
-    assert open_rows(source, "pairs").count() == 3
-    test = open_rows(source.model_copy(update={"split": "test"}), "pairs")
+    assert open_rows(source).count() == 3
+    test = open_rows(source.model_copy(update={"split": "test"}))
     assert {row.fields["prompt"][0]["content"] for row in test.read(np.array([2, 0]))} == {"test_prefs 0"}
     with pytest.raises(DataError, match=r"'dev', but the loader halos/ultrabin has train and test\. Write"):
-        open_rows(source.model_copy(update={"split": "dev"}), "pairs")
+        open_rows(source.model_copy(update={"split": "dev"}))
 
 
 @pytest.mark.parametrize(("kind", "num_rows"), [("pairs", 3), ("feedback", 6), ("chat", 2)])

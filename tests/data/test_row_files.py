@@ -162,9 +162,9 @@ def test_a_changed_folder_has_another_fingerprint(tmp_path):
 
 def test_progress_is_told_while_it_takes_long(tmp_path, monkeypatch):
     """Bytes of files, rows of folders."""
-    from planner.data import conversations
+    from planner.data import ahead_sets
 
-    monkeypatch.setattr(conversations, "_ROWS_PER_BATCH", 2)
+    monkeypatch.setattr(ahead_sets, "_ROWS_PER_BATCH", 2)
     folder_of(ROWS, tmp_path / "folder")
     (tmp_path / "rows.json").write_text(json.dumps(ROWS))
     for name in ("folder", "rows.json"):

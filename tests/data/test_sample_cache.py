@@ -14,7 +14,7 @@ from byte_models import gpt
 from events import ended
 from rows_of import all_parts, opened
 
-from planner.data import conversations, sample_cache
+from planner.data import ahead_sets, sample_cache
 from planner.errors import DataError
 
 PAIRS = [{"prompt": "a", "chosen": "bc", "rejected": "d"}, {"prompt": "e", "chosen": "f" * 30, "rejected": "g"}]
@@ -25,13 +25,13 @@ def made(tmp_path, monkeypatch):
     """Cache everything in a folder of the test, and count how often rows are tokenized."""
     monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(sample_cache, "LEAST_BYTES", 0)
-    calls, tokenized = [], conversations._tokenized
+    calls, tokenized = [], ahead_sets._tokenized
 
     def counted(*args):
         calls.append(args)
         return tokenized(*args)
 
-    monkeypatch.setattr(conversations, "_tokenized", counted)
+    monkeypatch.setattr(ahead_sets, "_tokenized", counted)
     return calls
 
 
@@ -141,12 +141,12 @@ TOKENIZES = """
 import os, sys
 from pathlib import Path
 from events import wait_for
-from planner.data import conversations, sample_cache
+from planner.data import ahead_sets, sample_cache
 from planner.data.open import open_dataset
 from planner.job import GptModel, PairsData
 
 rows, at_the_lock = map(Path, sys.argv[1:])
-lock, tokenized = sample_cache._lock, conversations._tokenized
+lock, tokenized = sample_cache._lock, ahead_sets._tokenized
 
 def counted(*arguments):
     (at_the_lock / str(os.getpid())).touch()
@@ -157,7 +157,7 @@ def held(*arguments):
     wait_for(lambda: len(list(at_the_lock.iterdir())) == 2)
     return tokenized(*arguments)
 
-sample_cache.LEAST_BYTES, sample_cache._lock, conversations._tokenized = 0, counted, held
+sample_cache.LEAST_BYTES, sample_cache._lock, ahead_sets._tokenized = 0, counted, held
 model = GptModel(kind="gpt", layers=1, width=2, heads=1, context=21)
 print(open_dataset(PairsData(kind="pairs", path=str(rows)), model).num_rows)
 """
@@ -220,7 +220,7 @@ def test_nobody_waits_for_ever_for_a_process_that_hangs(tmp_path, monkeypatch, c
     with place.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         waited = []
-        with sample_cache._locked(place, lambda: waited.append(1)):
+        with sample_cache.locked(place, lambda: waited.append(1)):
             assert waited  # a group of workers that waits like this is not hung
             assert now_s[0] >= sample_cache._LOCK_MOST_S
     assert "another process of this machine tokenizes the same rows" in caplog.text

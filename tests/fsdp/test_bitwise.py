@@ -183,19 +183,19 @@ def run_with_reduce_scatter(rank, job, url, where):
 
 def growing(rank, job, url):
     """From step 2 on, the loss is 2^20 times as large: the gradients leave their range in one step."""
-    from planner.train.objectives.lm import LanguageModelling
+    from planner.train.objectives.next_token import NextToken
 
-    loss = LanguageModelling.loss
+    loss = NextToken.loss
 
     def grown(self, model, batch, totals):
         factor = 2.0**20 if batch.position >= 26 else 1.0
         return loss(self, model, batch, totals) * factor
 
-    LanguageModelling.loss = grown
+    NextToken.loss = grown
     try:
         return run_job(rank, job, url)
     finally:
-        LanguageModelling.loss = loss
+        NextToken.loss = loss
 
 
 def test_an_overflow_is_done_again_by_all_and_changes_no_bit(workers, texts, tmp_path):
@@ -212,19 +212,19 @@ def test_an_overflow_is_done_again_by_all_and_changes_no_bit(workers, texts, tmp
 
 def poisoned(rank, job, url):
     """One worker's micro-batch of step 2 has an infinite loss."""
-    from planner.train.objectives.lm import LanguageModelling
+    from planner.train.objectives.next_token import NextToken
 
-    loss = LanguageModelling.loss
+    loss = NextToken.loss
 
     def poison(self, model, batch, totals):
         value = loss(self, model, batch, totals)
         return value * math.inf if batch.rows and batch.position == 28 else value
 
-    LanguageModelling.loss = poison
+    NextToken.loss = poison
     try:
         return run_job(rank, job, url)
     finally:
-        LanguageModelling.loss = loss
+        NextToken.loss = loss
 
 
 @pytest.mark.parametrize("equality", ["bitwise", "balanced"])
@@ -252,19 +252,19 @@ def test_a_step_that_is_not_finite_is_skipped_if_the_job_says_so(workers, texts,
 
 def with_put(rank, job, url):
     """The loss uses an operation that torch knows no deterministic form of on the CPU."""
-    from planner.train.objectives.lm import LanguageModelling
+    from planner.train.objectives.next_token import NextToken
 
-    loss = LanguageModelling.loss
+    loss = NextToken.loss
 
     def put(self, model, batch, totals):
         torch.zeros(4).put_(torch.tensor([1, 1]), torch.ones(2))
         return loss(self, model, batch, totals)
 
-    LanguageModelling.loss = put
+    NextToken.loss = put
     try:
         return run_job(rank, job, url)
     finally:
-        LanguageModelling.loss = loss
+        NextToken.loss = loss
 
 
 def test_an_operation_that_is_not_deterministic_is_refused_by_name(workers, texts, tmp_path):

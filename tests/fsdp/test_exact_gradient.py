@@ -7,9 +7,10 @@ from worker_functions import TWO_BLOCKS, make_job
 from planner.job import batch_sizes
 from planner.plan import make_plan
 from planner.provenance.identity import identity_of, open_data
-from planner.train.batches import Loader, collate
+from planner.train.batches import Loader
 from planner.train.objectives import denominators, make_objective
 from planner.train.reference.frozen import UniformReference
+from planner.train.sample_batches import batch_of, text_batch
 from planner.train.shard import build_model
 
 pytestmark = pytest.mark.fsdp
@@ -29,7 +30,7 @@ def sharded_gradient(rank, job, cursor, where):
     plan = make_plan(batch_sizes(job), world.world_size)
     model = shard(build_model(job.model, job.train), world, job.train)
     objective = make_objective(job.objective, UniformReference())
-    batches = Loader(dataset=dataset, order=order, plan=plan, rank=rank).load(cursor)
+    batches = Loader(dataset=dataset, order=order, plan=plan, rank=rank, make_batch=text_batch).load(cursor)
     totals = control.exchange(world, control.Tally(denominators=denominators(objective, batches))).denominators
     sums, watch = FloatSums(model, where), Stopwatch()
     step = Step(number=0, model=model, sums=sums, batches=batches, totals=totals, seed=0, watch=watch)
@@ -43,7 +44,7 @@ def reference_gradient(job, cursor):
     """One process, float64, the whole global batch in one forward pass."""
     dataset, order = open_data(job)
     rows = [int(row) for row in order.rows(cursor, cursor + job.batch.global_batch)]
-    batch = collate(rows, [dataset.tokens(row) for row in rows])
+    batch = batch_of(rows, dataset.samples(rows)).sequences
     model = build_model(job.model, job.train).double()
     logits = model(batch.inputs)
     losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), reduction="none")
@@ -86,7 +87,7 @@ def test_the_reference_would_catch_a_mean_of_means(texts):
     model = build_model(job.model, job.train).double()
     means = []
     for i in range(0, 12, 4):
-        batch = collate(rows[i : i + 4], [dataset.tokens(row) for row in rows[i : i + 4]])
+        batch = batch_of(rows[i : i + 4], dataset.samples(rows[i : i + 4])).sequences
         logits = model(batch.inputs)
         means.append(torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.labels.flatten()))
     (sum(means) / 3).backward()

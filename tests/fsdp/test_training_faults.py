@@ -113,13 +113,13 @@ def infinite_at_step_1(rank, launch, end_step):
     import math
 
     from planner.rehearsal.on_processes import train_observed
-    from planner.train.objectives.lm import LanguageModelling
+    from planner.train.objectives.next_token import NextToken
 
-    loss = LanguageModelling.loss
-    LanguageModelling.loss = lambda self, model, batch, totals: (
+    loss = NextToken.loss
+    NextToken.loss = lambda self, model, batch, totals: (
         loss(self, model, batch, totals) * (math.inf if batch.rows and 7 <= batch.position < 14 else 1.0)
     )
     try:
         return train_observed(rank, launch, end_step)
     finally:
-        LanguageModelling.loss = loss
+        NextToken.loss = loss

@@ -62,30 +62,32 @@ def share_of_rank_0(load, loader, cursor):
 
 def without_the_last_round(load, loader, cursor):
     """FSDP needs the round on every worker, so it becomes a ghost."""
-    from planner.train.batches import collate
+    from planner.train.sample_batches import batch_of
 
-    return [*load(loader, cursor)[:-1], collate((), ())]
+    return [*load(loader, cursor)[:-1], batch_of((), ())]
 
 
 def first_row_twice(batch):
     """The first row stands in the place of the last."""
-    inputs, labels = batch.inputs.clone(), batch.labels.clone()
+    sequences = batch.sequences
+    inputs, labels, lengths = sequences.inputs.clone(), sequences.labels.clone(), sequences.lengths
     inputs[-1], labels[-1] = inputs[0], labels[0]
-    return replace(batch, rows=(*batch.rows[:-1], batch.rows[0]), inputs=inputs, labels=labels)
+    twice = replace(sequences, inputs=inputs, labels=labels, lengths=(*lengths[:-1], lengths[0]))
+    return replace(batch, rows=(*batch.rows[:-1], batch.rows[0]), sequences=twice)
 
 
 def other_token(batch):
     """One token of one row is another one. The row's number is right."""
-    inputs = batch.inputs.clone()
+    inputs = batch.sequences.inputs.clone()
     inputs[0, 1] ^= 1
-    return replace(batch, inputs=inputs)
+    return replace(batch, sequences=replace(batch.sequences, inputs=inputs))
 
 
 def other_label(batch):
     """One target is another one. Every input is right."""
-    labels = batch.labels.clone()
+    labels = batch.sequences.labels.clone()
     labels[0, 0] ^= 1
-    return replace(batch, labels=labels)
+    return replace(batch, sequences=replace(batch.sequences, labels=labels))
 
 
 def skip_the_last_round(_rank):

@@ -4,7 +4,6 @@ import pytest
 
 from planner.job import Job
 from planner.job.compute import FLASH, compute_rule
-from planner.job.job import sample_tokens
 from planner.report.compute_text import compute_text, compute_value
 
 HF = {"kind": "hf", "path": "m", "context": 64}
@@ -105,7 +104,7 @@ def test_a_loop_of_ones_own_decides_by_itself():
     )
     rule = compute_rule(own, on_gpu=True)
     assert (rule, compute_text(rule), compute_value(rule)) == (None, "your own loop decides it", None)
-    assert sample_tokens(own) is None
+    assert own.data.sample_tokens(own.model) is None
 
 
 @pytest.mark.parametrize(
@@ -114,4 +113,4 @@ def test_a_loop_of_ones_own_decides_by_itself():
 )
 def test_the_length_of_samples_is_known_where_all_are_full(job, tokens):
     """Packed rows and windows of a text. Conversations that are not packed may be shorter."""
-    assert sample_tokens(job) == tokens
+    assert job.data.sample_tokens(job.model) == tokens

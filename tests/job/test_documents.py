@@ -4,8 +4,6 @@ import pytest
 from pydantic import ValidationError
 
 from planner.job import Job
-from planner.job.data import packing_setting
-from planner.job.job import sample_tokens
 
 GPT = {"kind": "gpt", "layers": 1, "width": 8, "heads": 1, "context": 64}
 HF = {"kind": "hf", "path": "m", "context": 64}
@@ -29,27 +27,33 @@ def test_models_of_transformers_learn_from_token_files():
     assert (found.objective.kind, found.data.documents) == ("lm", "join")
 
 
-@pytest.mark.parametrize("kind", ["text", "jsonl"])
-def test_text_must_be_prepared_for_them(kind):
-    """The error has the command."""
-    says = rf"model.kind hf does not read data.kind {kind}. Make a token file, planner prepare --tokenizer m SOURCE"
-    with pytest.raises(ValidationError, match=says):
-        job(HF, kind=kind)
+@pytest.mark.parametrize(("kind", "documents"), [("text", "join"), ("jsonl", "separate")])
+def test_they_read_text_itself_too(kind, documents):
+    """Rows of JSON lines are samples by themselves, as those of bytes are."""
+    assert job(HF, kind=kind).data.documents == job(GPT, kind=kind).data.documents == documents
 
 
-@pytest.mark.parametrize("documents", ["mask", "separate"])
-def test_bytes_have_no_documents(documents):
-    """A file of bytes is a stream or rows, as it was prepared."""
+@pytest.mark.parametrize("kind", ["text", "jsonl", "tokens"])
+@pytest.mark.parametrize("documents", ["join", "mask", "separate"])
+def test_bytes_have_no_documents(kind, documents):
+    """They are a stream or rows."""
+    if documents == job(GPT, kind=kind).data.documents:
+        assert job(GPT, kind=kind, documents=documents) == job(GPT, kind=kind)
+        return
     with pytest.raises(ValidationError, match=rf"data.documents {documents} needs model.kind hf. Remove it"):
-        job(GPT, kind="tokens", documents=documents)
-    assert job(GPT, kind="tokens", documents="join").data.documents == "join"
+        job(GPT, kind=kind, documents=documents)
 
 
 def test_windows_have_equal_lengths():
     """So a dry run knows them. Documents have any length, and only the file's header says what bytes are."""
-    lengths = {documents: sample_tokens(job(HF, kind="tokens", documents=documents)) for documents in DOCUMENTS}
-    assert lengths == {"join": 64, "mask": 64, "separate": None}
-    assert sample_tokens(job(GPT, kind="tokens")) is None
+    for kind in ("text", "jsonl", "tokens"):
+        lengths = {documents: sample_tokens(job(HF, kind=kind, documents=documents)) for documents in DOCUMENTS}
+        assert lengths == {"join": 64, "mask": 64, "separate": None}
+    assert [sample_tokens(job(GPT, kind=kind)) for kind in ("text", "jsonl", "tokens")] == [64, None, None]
+
+
+def sample_tokens(found):
+    return found.data.sample_tokens(found.model)
 
 
 DOCUMENTS = ("join", "mask", "separate")
@@ -57,8 +61,8 @@ DOCUMENTS = ("join", "mask", "separate")
 
 def test_masked_windows_are_packed_rows():
     """The model is tried, as for packed conversations. The setting is named if it fails."""
-    found = {documents: packing_setting(job(HF, kind="tokens", documents=documents).data) for documents in DOCUMENTS}
+    found = {documents: job(HF, kind="tokens", documents=documents).data.packing_setting for documents in DOCUMENTS}
     assert found == {"join": "", "mask": "data.documents", "separate": ""}
     packed = {"kind": "chat", "path": "rows", "packing": True}
     chat = Job.model_validate({**job(HF, kind="tokens").model_dump(by_alias=True), "data": packed, "objective": "sft"})
-    assert packing_setting(chat.data) == "data.packing"
+    assert chat.data.packing_setting == "data.packing"

@@ -155,7 +155,7 @@ def test_a_job_of_a_package_is_in_the_schema(hinge, site):
         ("objective.kind=hing", 'found "hing" (text). Write one of dpo, hinge, ipo'),
         (
             "data.kind=chat",
-            "objective hinge does not learn from data.kind chat. Write data.kind pairs, or objective: sft",
+            "objective hinge does not learn from data.kind chat. Write data.kind pairs, or objective: lm or sft",
         ),
     ],
 )
@@ -223,9 +223,9 @@ BROKEN = {
         "broken:SPEC",
         (
             "from planner.job import *\n"
-            "SPEC = ObjectiveSpec(config=SimpoObjective, data=('pears',), reference='none', build='a:b')"
+            "SPEC = ObjectiveSpec(config=SimpoObjective, samples=(), reference='none', build='a:b')"
         ),
-        "ValueError: ObjectiveSpec of SimpoObjective: data must name kinds of text, jsonl,",
+        "ValueError: ObjectiveSpec of SimpoObjective: samples must name what it learns from, such as",
     ),
 }
 
@@ -328,7 +328,7 @@ class Bad(Objective):
     def read(cls, beta):
         return {}[beta]
 
-SPEC = ObjectiveSpec(config=Bad, data=("text",), reference="none", build="a:b")
+SPEC = ObjectiveSpec(config=Bad, samples=("texts",), reference="none", build="a:b")
 """
 
 
@@ -349,8 +349,8 @@ def test_a_validator_that_raises_is_one_line(site):
         ({"reference": "none", "config": "dpo"}, "reference is none, but the section has a field for it"),
         ({"reference": "required", "config": "dpo"}, "reference is required, but .* may be none"),
         ({"reference": "optional", "config": "kto"}, "reference is optional, so the section needs a field"),
-        ({"reference": "optional", "config": "dpo", "data": ("chat",)}, "may be cached only if data is pairs"),
-        ({"data": ()}, "data must name kinds of"),
+        ({"reference": "optional", "config": "dpo", "samples": ("texts",)}, "may be cached only if samples are pairs"),
+        ({"samples": ()}, "samples must name what it learns from"),
         ({"build": "module.Class"}, "write module:name instead of 'module.Class'"),
         ({"least_batch": "2"}, "least_batch must be a whole number from 1, found '2'"),
         ({"shown": ["margin"]}, "shown must map metrics to labels, found list"),
@@ -359,6 +359,6 @@ def test_a_validator_that_raises_is_one_line(site):
 def test_facts_that_contradict_each_other_are_refused(facts, says):
     """At the birth of the spec, so a package's own tests see it."""
     config = objective_registry.OURS[facts.get("config", "simpo")].config
-    usual = {"data": ("pairs",), "reference": "none", "build": "module:Class"}
+    usual = {"samples": ("pairs",), "reference": "none", "build": "module:Class"}
     with pytest.raises(ValueError, match=says):
         ObjectiveSpec(**usual | facts | {"config": config})

@@ -13,22 +13,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from byte_models import gpt
 from events import EVENT_S
 from forging import FAULTS, NEWEST
 from hypothesis import given
 from hypothesis import strategies as st
 from made_up_runs import MadeUpRun, make_job
+from rows_of import all_bytes
 from sample_sets import write_rows
 from tiny_tokenizers import word_level
 from verifiers import SCRIPT, audited, load_script, run_script
 
-from planner.data.base import no_progress
-from planner.data.conversations import open_conversations
-from planner.data.jsonl import JsonlDataset
 from planner.data.open import open_dataset
 from planner.data.prepare_tokens import prepare
-from planner.data.text_files import TextDataset
-from planner.data.tokens import TokensDataset
 from planner.job import ChatData, FeedbackData, GptModel, HfModel, JsonlData, PairsData, TextData, TokensData
 from planner.order.order import Order
 from planner.store.records import joint_digest
@@ -228,16 +225,21 @@ def test_its_order_is_ours(script, num_rows, held_out, seed, start):
     assert rows.dtype == np.int64
 
 
+def of_bytes(kind, path, context, **settings):
+    data = {"text": TextData, "jsonl": JsonlData, "tokens": TokensData}[kind](kind=kind, path=str(path), **settings)
+    return open_dataset(data, gpt(context))
+
+
 def same_data(script, dataset, path, field):
     rows, fingerprint = script.read_data(path, field, dataset.context)
     assert (len(rows), fingerprint) == (dataset.num_rows, dataset.fingerprint)
     for row in (*range(0, len(rows), 997), len(rows) - 1):
-        assert rows[row] == dataset.tokens(row).tobytes()
+        assert rows[row] == all_bytes(dataset.sample(row))
 
 
 def test_its_standard_library_is_ours(script):
     """The demo's data."""
-    same_data(script, TextDataset.open("python-stdlib", 1000), "python-stdlib", "")
+    same_data(script, of_bytes("text", "python-stdlib", 1000), "python-stdlib", "")
 
 
 def test_its_jsonl_is_ours(script, tmp_path):
@@ -249,7 +251,7 @@ def test_its_jsonl_is_ours(script, tmp_path):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_bytes(content.encode())
     for path in (tmp_path, f"{tmp_path}/*/*.jsonl"):
-        same_data(script, JsonlDataset.open(str(path), "t", 9), str(path), "t")
+        same_data(script, of_bytes("jsonl", path, 9, field="t"), str(path), "t")
 
 
 TURNS = [{"role": "system", "content": "be brief", "name": None}, {"role": "user", "content": "2 + 2, ä?"}]
@@ -291,7 +293,7 @@ def test_its_rows_are_ours(script, tmp_path, kind, rows, as_array):
         for context, most, side in [(200, None, "start"), (16, 7, "start"), (16, 7, "end"), (12, 1, "start")]:
             model = GptModel(kind="gpt", layers=1, width=8, heads=1, context=context)
             data = made(kind=kind, path=str(path), max_prompt=most, cut_prompt=side, **loss)
-            ours = open_conversations(data, model, no_progress)
+            ours = open_dataset(data, model)
             job = {"data": data.model_dump(), "model": model.model_dump()}
             samples, fingerprint = script.read_any(job, str(path))
             assert (len(samples), fingerprint) == (ours.num_rows, ours.fingerprint)
@@ -307,7 +309,7 @@ def test_its_texts_are_ours(script, tmp_path):
     path.write_text('{"text": "two words"}\n{"text": ""}\n')
     model = GptModel(kind="gpt", layers=1, width=8, heads=1, context=6)
     data = ChatData(kind="chat", path=str(path), loss_on="all")
-    ours = open_conversations(data, model, no_progress)
+    ours = open_dataset(data, model)
     samples, fingerprint = script.read_any({"data": data.model_dump(), "model": model.model_dump()}, str(path))
     assert fingerprint == ours.fingerprint
     assert [script.fed(sample)[0] for sample in samples] == [ours.evidence(row)[0] for row in range(2)]
@@ -330,10 +332,10 @@ def test_its_token_files_are_ours(script, history, tmp_path, kind):
     source = TextData(kind="text", path=texts) if kind == "text" else JsonlData(kind="jsonl", path=texts)
     path = tmp_path / "tokens"
     prepare(source, path)
-    dataset = TokensDataset.open(str(path), 40)
+    dataset = of_bytes("tokens", path, 40)
     rows, fingerprint = script.read_data(str(path), "", 40, "tokens")
     assert fingerprint == dataset.fingerprint
-    assert rows == [dataset.tokens(row).tobytes() for row in range(dataset.num_rows)]
+    assert rows == [all_bytes(dataset.sample(row)) for row in range(dataset.num_rows)]
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(script.Wrong, match="torn, altered"):
         script.read_tokens(str(path), 40)
@@ -376,4 +378,4 @@ def test_its_fingerprint_of_large_data_is_ours(script, tmp_path, more_bytes):
             stream.write(start.to_bytes(8))
         stream.truncate(2**30 - 5 + more_bytes)
     (tmp_path / "b.txt").write_bytes(b"words")
-    same_data(script, TextDataset.open(str(tmp_path), 2**20), str(tmp_path), "")
+    same_data(script, of_bytes("text", tmp_path, 2**20), str(tmp_path), "")

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from planner.data.samples import Feedback, Pair, Text
 from planner.store.records import StepRecord
 from planner.train import meter as meters
-from planner.train.batches import TokenBatch, TokenCounts, collate
+from planner.train.batches import TokenCounts
 from planner.train.flops import PassFlops, StepFlops
 from planner.train.meter import Meter, peak_memory_bytes
-from planner.train.sample_batches import MakeFeedbackBatch, pair_batch, text_batch
+from planner.train.sample_batches import SampleBatch, batch_of, feedback_batch, pair_batch, text_batch
 from planner.train.stopwatch import Stopwatch
 from planner.train.world import World, cpu_device
 
@@ -23,6 +23,11 @@ from planner.train.world import World, cpu_device
 def text(length, documents=None):
     ids = np.arange(length, dtype=np.int32)
     return Text(inputs=ids, labels=ids, documents=None if documents is None else np.array(documents, np.int32))
+
+
+def of_lengths(*lengths):
+    """A micro-batch of texts with these numbers of tokens."""
+    return batch_of(range(len(lengths)), [Text.of(np.arange(n, dtype=np.int32)) for n in lengths])
 
 
 class Rows:
@@ -38,7 +43,7 @@ class Rows:
 @given(st.lists(st.integers(2, 9), min_size=1, max_size=4))
 def test_tokens_of_rows(lengths):
     """A row of n tokens has n - 1 inputs. The longest row sets the padding."""
-    batch = collate(range(len(lengths)), [np.arange(n, dtype=np.uint8) for n in lengths])
+    batch = of_lengths(*lengths)
     inputs = [n - 1 for n in lengths]
     assert batch.token_counts == TokenCounts(
         inputs=sum(inputs), padded=len(inputs) * max(inputs), squares=sum(n * n for n in inputs)
@@ -62,9 +67,11 @@ def test_tokens_of_pairs():
 def test_tokens_of_feedback():
     """Mismatched sequences count by themselves: each prompt with the next completion."""
     prompts = [np.zeros(2, np.int32), np.zeros(3, np.int32)]
-    samples = [Feedback(text=text(4 + i), is_desirable=True, prompt=prompt) for i, prompt in enumerate(prompts)]
-    counts = MakeFeedbackBatch(24)(Rows(samples), [0, 1, 0], 0).token_counts
-    batch = MakeFeedbackBatch(24)(Rows(samples), [0, 1, 0], 0)
+    samples = [
+        Feedback(text=text(4 + i), is_desirable=True, prompt=prompt, context=24) for i, prompt in enumerate(prompts)
+    ]
+    counts = feedback_batch(Rows(samples), [0, 1, 0], 0).token_counts
+    batch = feedback_batch(Rows(samples), [0, 1, 0], 0)
     lengths = batch.mismatched.lengths
     assert len(lengths) == 2
     assert counts == TokenCounts(
@@ -74,7 +81,7 @@ def test_tokens_of_feedback():
 
 @pytest.mark.parametrize(
     "ghost",
-    [collate([], []), text_batch(Rows([]), [], 0), pair_batch(Rows([]), [], 0), MakeFeedbackBatch(9)(Rows([]), [], 0)],
+    [batch_of([], []), text_batch(Rows([]), [], 0), pair_batch(Rows([]), [], 0), feedback_batch(Rows([]), [], 0)],
 )
 def test_a_ghost_has_only_padding(ghost):
     """One token for each of its sequences."""
@@ -125,7 +132,7 @@ def test_every_step_is_in_one_measurement():
     """A measurement is given back one step after it was due, and at the last step at once."""
     flops = StepFlops(samples=PassFlops(per_token=10, per_square=1))
     meter = Meter(World.join(cpu_device), flops, 2e12)
-    batch = collate([0, 1], [np.arange(n, dtype=np.uint8) for n in (3, 5)])
+    batch = of_lengths(3, 5)
     assert set(meter.newest.values()) == {0}
     found = measured(meter, batch, range(3), due={0, 2})
     assert [(each.step, each.num_steps) for each in found] == [(1, 1)]
@@ -146,7 +153,7 @@ def test_every_step_is_in_one_measurement():
 def test_a_worker_without_a_known_peak_makes_it_unknown():
     """Then there is no MFU."""
     meter = Meter(World.join(cpu_device), StepFlops(samples=PassFlops(per_token=1)), 0.0)
-    (found,) = measured(meter, collate([0], [np.arange(4, dtype=np.uint8)]), [0], due=(), last=0)
+    (found,) = measured(meter, of_lengths(4), [0], due=(), last=0)
     assert (found.flops, found.peak_flops_per_s, found.mfu) == (3.0, 0.0, 0.0)
 
 
@@ -154,10 +161,10 @@ def test_a_worker_without_a_known_peak_makes_it_unknown():
 def test_large_runs_do_not_overflow(monkeypatch):
     """16 million tokens of a 400B model in sequences of 128k, on 2^14 GPUs of 2.5 PFLOP/s each, in one step."""
     counts = TokenCounts(inputs=2**24, padded=2**25, squares=2**41)
-    monkeypatch.setattr(TokenBatch, "token_counts", property(lambda _batch: counts))
+    monkeypatch.setattr(SampleBatch, "token_counts", property(lambda _batch: counts))
     flops = StepFlops(samples=PassFlops(per_token=6 * 400 * 10**9, per_square=12 * 126 * 16384))
     meter = Meter(World.join(cpu_device), flops, 2.5e15)
-    (found,) = measured(meter, collate([], []), [0], due=(), last=0)
+    (found,) = measured(meter, batch_of([], []), [0], due=(), last=0)
     assert found.flops == flops.of(counts) > 4e19
     assert found.peak_flops_per_s == 2.5e15
     assert 2**14 * 2.5e15 / meters._FLOP_PER_S < 2**63

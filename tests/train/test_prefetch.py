@@ -12,12 +12,14 @@ import pytest
 import torch
 from events import EVENT_S, wait_for
 
+from planner.data.samples import Text
 from planner.errors import DataError, TrainingFailed
 from planner.order.order import Order
 from planner.plan import BatchSizes, make_plan
 from planner.train.batches import Loader
 from planner.train.loader_processes import _LoaderProcess
 from planner.train.prefetch import Prefetcher
+from planner.train.sample_batches import text_batch
 
 pytestmark = pytest.mark.process
 
@@ -34,24 +36,24 @@ class Rows:
     def __init__(self, broken=-1):
         self.broken = broken
 
-    def tokens(self, row):
-        if row == self.broken:
-            raise DataError(f"row {row} has gone")
-        return np.full(row % 5 + 2, row, dtype=np.uint8)
+    def samples(self, rows):
+        if self.broken in rows:
+            raise DataError(f"row {self.broken} has gone")
+        return [Text.of(np.full(row % 5 + 2, row, dtype=np.int32)) for row in rows]
 
 
 def loader_of(rows):
     """Four samples a step, in two rounds."""
     plan = make_plan(BatchSizes(global_batch=4, max_micro=2), 1)
-    return Loader(dataset=rows, order=ORDER, plan=plan, rank=0)
+    return Loader(dataset=rows, order=ORDER, plan=plan, rank=0, make_batch=text_batch)
 
 
 def require_equal(loaded, expected):
     assert [batch.rows for batch in loaded] == [batch.rows for batch in expected]
     assert [batch.position for batch in loaded] == [batch.position for batch in expected]
     for ours, theirs in zip(loaded, expected, strict=True):
-        assert torch.equal(ours.inputs, theirs.inputs)
-        assert torch.equal(ours.labels, theirs.labels)
+        assert torch.equal(ours.sequences.inputs, theirs.sequences.inputs)
+        assert torch.equal(ours.sequences.labels, theirs.sequences.labels)
 
 
 @pytest.mark.parametrize("processes", [0, 2])

@@ -10,20 +10,22 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.data.base import check_sum
+from planner.data.base import sample_row_counts
+from planner.data.samples import NO_LOSS, Text
 from planner.errors import DataError
 from planner.job import AdamW, GptModel, LmObjective, Schedule, Train
 from planner.job.step_schedule import StepSchedule, learning_rate
 from planner.order.order import Order
 from planner.plan import BatchSizes, make_plan
 from planner.train import control
-from planner.train.batches import NO_LOSS, Loader, collate
+from planner.train.batches import Loader
 from planner.train.control import Tally
 from planner.train.exact.gradient_sums import FloatSums
 from planner.train.models.gpt import Gpt
 from planner.train.objectives import denominators, make_objective
 from planner.train.optimize import clip_gradients, make_optimizer, set_learning_rate
 from planner.train.reference.frozen import UniformReference
+from planner.train.sample_batches import batch_of
 
 PEAK = 0.5
 CONTEXT = 12
@@ -127,7 +129,11 @@ rows_of_tokens = st.lists(
 
 
 def collated(rows):
-    return collate([row for row, _ in rows], [np.frombuffer(text, dtype=np.uint8) for _, text in rows])
+    return batch_of([row for row, _ in rows], [text_of_bytes(text) for _, text in rows])
+
+
+def text_of_bytes(content):
+    return Text.of(np.frombuffer(content, dtype=np.uint8).astype(np.int32))
 
 
 @given(rows=rows_of_tokens)
@@ -135,8 +141,10 @@ def test_a_micro_batch_holds_inputs_labels_and_padding(rows):
     """Each row's inputs are all tokens but the last, its labels all but the first; what is left bears no loss."""
     batch = collated(rows)
     longest = max(len(text) for _, text in rows) - 1
-    assert batch.inputs.shape == batch.labels.shape == (len(rows), longest)
-    for (_, text), inputs, labels in zip(rows, batch.inputs.tolist(), batch.labels.tolist(), strict=True):
+    assert batch.sequences.inputs.shape == batch.sequences.labels.shape == (len(rows), longest)
+    for (_, text), inputs, labels in zip(
+        rows, batch.sequences.inputs.tolist(), batch.sequences.labels.tolist(), strict=True
+    ):
         padding = longest - len(text) + 1
         assert inputs == [*text[:-1], *[0] * padding]
         assert labels == [*text[1:], *[NO_LOSS] * padding]
@@ -147,7 +155,7 @@ def test_a_micro_batch_holds_inputs_labels_and_padding(rows):
 @given(rows=rows_of_tokens)
 def test_the_checksum_of_a_micro_batch_is_the_sum_over_its_rows(rows):
     """Taken from the tensors, it equals what the audit derives from the data, padding or not."""
-    expected = sum(check_sum(row, np.frombuffer(text, dtype=np.uint8)) for row, text in rows)
+    expected = sum(sample_row_counts(row, text_of_bytes(text)).check_sum for row, text in rows)
     assert collated(rows).check_sum() == expected
 
 
@@ -158,9 +166,9 @@ def test_the_checksum_sees_the_tensors(rows, data):
     before = batch.check_sum()
     i = data.draw(st.integers(0, len(rows) - 1))
     if data.draw(st.booleans()):
-        batch.inputs[i, data.draw(st.integers(0, len(rows[i][1]) - 2))] ^= 1
+        batch.sequences.inputs[i, data.draw(st.integers(0, len(rows[i][1]) - 2))] ^= 1
     else:
-        batch.labels[i, len(rows[i][1]) - 2] ^= 1
+        batch.sequences.labels[i, len(rows[i][1]) - 2] ^= 1
     assert batch.check_sum() != before
 
 
@@ -184,9 +192,9 @@ def gradient(model, batches, totals):
 
 def test_a_ghost_weighs_nothing(model):
     """No rows, no tokens, no checksum, a loss of zero and a gradient of exactly zero for every weight."""
-    ghost = collate([], [])
+    ghost = batch_of([], [])
     assert (ghost.rows, ghost.num_tokens, ghost.check_sum()) == ((), 0, 0)
-    assert ghost.inputs.shape == (1, 1)
+    assert ghost.sequences.inputs.shape == (1, 1)
     assert denominators(make_objective(LmObjective(), UniformReference()), [ghost]) == (0,)
     for totals in [(0,), (7,)]:
         loss, gradients = gradient(model, [ghost], totals)
@@ -198,7 +206,7 @@ def test_a_ghost_beside_real_samples_changes_no_bit(model):
     """Not of the loss, not of any gradient."""
     batch = collated([(0, b"abcdef"), (1, b"xy")])
     loss, plain = gradient(model, [batch], (6,))
-    with_ghost = gradient(model, [batch, collate([], [])], (6,))
+    with_ghost = gradient(model, [batch, batch_of([], [])], (6,))
     assert with_ghost[0] == loss > 0
     assert all(torch.equal(a, b) for a, b in zip(plain, with_ghost[1], strict=True))
 

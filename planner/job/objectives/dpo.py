@@ -20,7 +20,7 @@ class DpoObjective(Objective):
 
 DPO = ObjectiveSpec(
     config=DpoObjective,
-    data=("pairs",),
+    samples=("pairs",),
     reference="optional",
     build="planner.train.objectives.dpo:DirectPreference",
     shown=descriptions.PAIR_METRICS,

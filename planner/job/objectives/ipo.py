@@ -23,7 +23,7 @@ class IpoObjective(Objective):
 
 IPO = ObjectiveSpec(
     config=IpoObjective,
-    data=("pairs",),
+    samples=("pairs",),
     reference="required",
     build="planner.train.objectives.ipo:IdentityPreference",
     shown=descriptions.PAIR_METRICS,

@@ -20,7 +20,7 @@ class KtoObjective(Objective):
 
 KTO = ObjectiveSpec(
     config=KtoObjective,
-    data=("feedback",),
+    samples=("feedback",),
     # Log-probabilities of mismatched completions cannot be cached by row, so there is no field `reference`.
     reference="required",
     build="planner.train.objectives.kto:KahnemanTversky",

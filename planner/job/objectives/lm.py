@@ -1,6 +1,6 @@
 """Next-token prediction."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -11,11 +11,13 @@ class LmObjective(Objective):
     """Next-token prediction: the mean cross-entropy over all tokens of the global batch that have a loss."""
 
     kind: Literal["lm"] = Field(default="lm", description="next-token prediction")
+    mean_over: ClassVar[Literal["tokens"]] = "tokens"
+    """as `sft` has it"""
 
 
 LM = ObjectiveSpec(
     config=LmObjective,
-    data=("text", "jsonl", "tokens"),
+    samples=("texts",),
     reference="none",
-    build="planner.train.objectives.lm:LanguageModelling",
+    build="planner.train.objectives.next_token:NextToken",
 )

@@ -17,7 +17,7 @@ class OrpoObjective(Objective):
 
 ORPO = ObjectiveSpec(
     config=OrpoObjective,
-    data=("pairs",),
+    samples=("pairs",),
     reference="none",
     build="planner.train.objectives.orpo:OddsRatioPreference",
     shown={**descriptions.PAIR_METRICS, "chosen_nll": "nll"},

@@ -13,4 +13,4 @@ class OwnObjective(Objective):
     kind: Literal["own"] = Field(description="computed by your own training loop")
 
 
-OWN = ObjectiveSpec(config=OwnObjective, data=("own",), reference="none", build=None)
+OWN = ObjectiveSpec(config=OwnObjective, samples=("own",), reference="none", build=None)

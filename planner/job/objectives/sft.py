@@ -19,7 +19,7 @@ class SftObjective(Objective):
 
 SFT = ObjectiveSpec(
     config=SftObjective,
-    data=("chat",),
+    samples=("texts",),
     reference="none",
-    build="planner.train.objectives.sft:SupervisedFineTuning",
+    build="planner.train.objectives.next_token:NextToken",
 )

@@ -18,7 +18,7 @@ class SimpoObjective(Objective):
 
 SIMPO = ObjectiveSpec(
     config=SimpoObjective,
-    data=("pairs",),
+    samples=("pairs",),
     reference="none",
     build="planner.train.objectives.simpo:SimplePreference",
     shown=descriptions.PAIR_METRICS,

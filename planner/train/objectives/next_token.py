@@ -1,10 +1,10 @@
-"""Supervised fine-tuning: the cross-entropy of completions.
+"""Next-token prediction (`lm`) and supervised fine-tuning (`sft`): the cross-entropy of tokens that have loss.
 
     loss = (1 / N) * sum over samples i and positions t with loss of -log p(y[i, t] | everything before it)
 
-With `mean_over: tokens`, N is the number of tokens with loss in the whole global batch, as in TRL
-(`num_items_in_batch`). With `mean_over: samples`, N is the number of samples, so long completions weigh more, as in the
-DPO repository (`trainers.py`). The mean of the means of micro-batches, as in HALOs, depends on the split and is not
+With `mean_over: tokens`, which `lm` always has, N is the number of tokens with loss in the whole global batch, as in
+TRL (`num_items_in_batch`). With `mean_over: samples`, N is the number of samples, so long completions weigh more, as in
+the DPO repository (`trainers.py`). The mean of the means of micro-batches, as in HALOs, depends on the split and is not
 offered.
 """
 
@@ -12,18 +12,18 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from planner.job import SftObjective
+from planner.job import LmObjective, SftObjective
 from planner.train.log_probs import log_prob_sum
 from planner.train.sample_batches import SampleBatch
 
 
-class SupervisedFineTuning:
+class NextToken:
     """Two denominators: tokens with loss, and samples."""
 
     num_denominators = 2
     metrics: Mapping[str, int] = {}
 
-    def __init__(self, config: SftObjective) -> None:
+    def __init__(self, config: LmObjective | SftObjective) -> None:
         self._mean_over = 0 if config.mean_over == "tokens" else 1
 
     def denominators(self, batch: SampleBatch) -> tuple[int, ...]:
