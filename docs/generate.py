@@ -22,6 +22,7 @@ from planner.cli.commands import COMMANDS, load
 from planner.dispatch.run_metrics import METRICS
 from planner.files.schema import job_schema
 from planner.job import Job, Rows, duration
+from planner.job.data_registry import DATA_KINDS
 from planner.job.objectives import OURS
 from planner.recipes import RecipeOptions, job_of, read_recipe
 
@@ -111,12 +112,17 @@ def _without_repeats(lines: list[str], shown: list[str]) -> list[str]:
     return kept
 
 
+def _kinds_with(samples: tuple[str, ...]) -> list[str]:
+    """The kinds of data that have such samples."""
+    return [kind for kind, spec in DATA_KINDS.ours.items() if spec.samples in samples]
+
+
 def _objectives() -> list[str]:
     """Each objective with the data that it learns from."""
     rows = [
         (
             linked(f"objective: {kind}", f"`{kind}`"),
-            ", ".join(f"`{data}`" for data in spec.data),
+            ", ".join(f"`{data}`" for data in _kinds_with(spec.samples)),
             _summary({"description": inspect.getdoc(spec.config)}),
         )
         for kind, spec in OURS.items()

@@ -6,6 +6,7 @@ So every token but the first is a label once per epoch. The last window may be s
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -105,6 +106,17 @@ class DocumentSet:
             DataError: the row cannot be read any more.
         """
         return sample_row_counts(row, self.sample(row))
+
+    def evidence_of_bytes(self, row: int) -> RowContribution:
+        """The counts of a row of bytes in ledgers before format 4, whose checksums have one byte for each token.
+
+        Raises:
+            DataError: the row cannot be read any more.
+        """
+        text = self.sample(row)
+        parts = (ids.astype(np.uint8).tobytes() for ids in (text.inputs, text.labels))
+        digest = blake2b(b"".join((row.to_bytes(8, "little"), *parts)), digest_size=8).digest()
+        return RowContribution(tokens=text.num_tokens, check_sum=int.from_bytes(digest, "little"))
 
     def _bounds(self, row: int) -> tuple[int, int]:
         """Where the row begins, and where it ends unless the context cuts it, in tokens."""

@@ -1,11 +1,8 @@
 """Opens the data of a job, of any kind. It knows none of them."""
 
-from importlib import import_module
-from typing import Any
-
 from planner.data.base import Progress, SampleDataset, no_progress
 from planner.errors import DataError, DataKindUnavailable, PlannerError
-from planner.job import Data, DataSpec, Job, Model, data_spec_of
+from planner.job import Data, Job, Model, data_spec_of
 from planner.job.data_registry import DATA_KINDS
 
 
@@ -17,7 +14,7 @@ def open_dataset(data: Data, model: Model, progress: Progress = no_progress) -> 
         DataKindUnavailable: the package that has the kind of data fails.
     """
     spec = data_spec_of(data)
-    opener = named(spec, spec.open)
+    opener = DATA_KINDS.named(spec.kind, spec.open)
     try:
         opened: SampleDataset = opener(data, model, progress)
     except PlannerError:
@@ -25,23 +22,8 @@ def open_dataset(data: Data, model: Model, progress: Progress = no_progress) -> 
     except Exception as error:  # a package's code may raise anything, and a retry would not help
         if spec.kind in DATA_KINDS.ours:
             raise
-        raise DataKindUnavailable(f"data.kind {spec.kind}: {spec.open}: {type(error).__name__}: {error}") from error
+        raise DataKindUnavailable(f"kind of data {spec.kind}: {spec.open}: {type(error).__name__}: {error}") from error
     return opened
-
-
-def named(spec: DataSpec, name: str) -> Any:
-    """Import the object `module:name` of a spec.
-
-    Raises:
-        DataKindUnavailable: it cannot be imported.
-    """
-    module, _, attribute = name.partition(":")
-    try:
-        return getattr(import_module(module), attribute)
-    except Exception as error:  # a package's code may raise anything
-        raise DataKindUnavailable(
-            f"data.kind {spec.kind}: cannot load {name}: {type(error).__name__}: {error}"
-        ) from error
 
 
 def open_evaluation(job: Job, progress: Progress = no_progress) -> SampleDataset | None:

@@ -106,7 +106,8 @@ def write(
     make = partial(_documents, documents=documents) if documents else _bytes
     progress(shown := 0, sum(sizes))
     for place in make(writer, source, files, sizes):
-        if place - shown >= _CHUNK_BYTES:
+        # First soon, then at twice as much each time.
+        if place - shown >= min(_CHUNK_BYTES, max(shown, 1)):
             progress(place, sum(sizes))
             shown = place
     if isinstance(source, TextData) and writer.num_tokens - (0 if documents else len(files)) < 2:

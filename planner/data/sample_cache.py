@@ -173,7 +173,8 @@ def _store(made: _Kept, place: Path, classes: Sequence[type[_Kept]]) -> _Kept:
 
 def forget_old(folder: Path) -> None:
     """Remove all but the last used data sets. Processes that map one can continue to read it."""
-    places = sorted((p for p in folder.iterdir() if not p.suffix), key=lambda p: p.stat().st_mtime, reverse=True)
+    kept = (place for place in folder.iterdir() if not place.suffix and place.name[0] != ".")
+    places = sorted(kept, key=lambda place: place.stat().st_mtime, reverse=True)
     for place in places[_MOST_INDEXES if folder.name == INDEXES else _MOST :]:
         shutil.rmtree(place, ignore_errors=True)
         place.unlink(missing_ok=True)

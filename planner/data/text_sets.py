@@ -55,8 +55,9 @@ def open_jsonl(data: JsonlData, model: GptModel | HfModel, progress: Progress) -
     root, files = resolve(data.path)
     if isinstance(model, HfModel):
         return _of_ids(_token_file(data, HfTokenizer.load(model), progress), data.documents, model)
+    source = _token_file(data, None, progress)
     fingerprint = content_fingerprint(root, files, "jsonl", data.field, model.context)
-    return _of_bytes(_token_file(data, None, progress), "separate", model, fingerprint)
+    return _of_bytes(source, "separate", model, fingerprint)
 
 
 def open_tokens(data: TokensData, model: GptModel | HfModel, _progress: Progress) -> DocumentSet:

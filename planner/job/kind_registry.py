@@ -8,6 +8,7 @@ its error.
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from importlib import import_module
 from typing import Annotated, Any, Generic, Protocol, TypeVar, Union
 
 from pydantic import (
@@ -84,6 +85,20 @@ class KindRegistry(Generic[Spec]):
             return self._loaded(kind, plugin)
         except PlannerError as error:
             raise self._unavailable(str(error)) from error
+
+    def named(self, kind: str, name: str) -> Any:
+        """Import the object `module:name` that the spec of a kind names. The class of its error is `unavailable`.
+
+        Raises:
+            UserError: it cannot be imported.
+        """
+        module, _, attribute = name.partition(":")
+        try:
+            return getattr(import_module(module), attribute)
+        except Exception as error:  # a package's code may raise anything
+            raise self._unavailable(
+                f"{self.what} {kind}: cannot load {name}: {type(error).__name__}: {error}"
+            ) from error
 
     def usable_specs(self) -> Iterator[Spec]:
         """Planner's own specs, then those of the packages that can be used."""

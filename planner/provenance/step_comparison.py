@@ -2,14 +2,11 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from hashlib import blake2b
+from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from planner.base.disk import is_file, place_text
-from planner.data.base import RowContribution, SampleDataset, SetRows
+from planner.data.base import SampleDataset, SetRows
 from planner.data.document_sets import DocumentSet
 from planner.errors import UserError
 from planner.job import Job, OwnOptimizer
@@ -252,20 +249,9 @@ def _evidence(recipe: _Recipe, rows: Iterable[int], ledger_format: int) -> tuple
     """Tokens that bear loss, and the checksum that a ledger has, of some data rows together."""
     find = recipe.dataset.evidence
     if ledger_format < _IDS_OF_BYTES and isinstance(recipe.dataset, DocumentSet) and recipe.job.model.kind == "gpt":
-        find = partial(_evidence_of_bytes, recipe.dataset)
+        find = recipe.dataset.evidence_of_bytes
     found = [find(int(row)) for row in rows]
     return sum(each.tokens for each in found), f"{sum(each.check_sum for each in found) % 2**64:016x}"
-
-
-def _evidence_of_bytes(dataset: DocumentSet, row: int) -> RowContribution:
-    """The counts of a row of bytes, as ledgers before `_IDS_OF_BYTES` have them: over one byte for each token."""
-    text = dataset.sample(row)
-    content = b"".join(
-        (row.to_bytes(8, "little"), *(ids.astype(np.uint8).tobytes() for ids in (text.inputs, text.labels)))
-    )
-    return RowContribution(
-        tokens=text.num_tokens, check_sum=int.from_bytes(blake2b(content, digest_size=8).digest(), "little")
-    )
 
 
 def _check_stage(header: GenerationRecord, job: Job) -> list[str]:

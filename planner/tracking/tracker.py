@@ -1,6 +1,5 @@
 """What a tracker is: a small protocol, and how the one that a job names is opened."""
 
-import importlib
 import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -71,13 +70,8 @@ def open_tracker(section: Tracking, run: TrackedRun) -> Tracker:
         Exception: the tracker cannot be reached, or whatever its library raises.
     """
     require_usable(section, run.url)
-    tracker: Tracker = _named(TRACKERS.spec_of_kind(section.kind).open)(section, run)
+    tracker: Tracker = TRACKERS.named(section.kind, TRACKERS.spec_of_kind(section.kind).open)(section, run)
     return tracker
-
-
-def _named(name: str) -> Any:
-    module, _, attribute = name.partition(":")
-    return getattr(importlib.import_module(module), attribute)
 
 
 def require_usable(section: Tracking, url: str) -> None:
@@ -92,7 +86,7 @@ def require_usable(section: Tracking, url: str) -> None:
     """
     require_installed(section)
     if check := TRACKERS.spec_of_kind(section.kind).check:
-        _named(check)(section, url)
+        TRACKERS.named(section.kind, check)(section, url)
 
 
 def require_installed(section: Tracking) -> None:

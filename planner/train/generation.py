@@ -11,8 +11,8 @@ from typing import cast
 import torch
 from torch.distributed.tensor import DTensor
 
-from planner.data.open import named
 from planner.job import HfModel, Job, OwnModel, data_spec_of
+from planner.job.data_registry import DATA_KINDS
 from planner.train.batches import MakeBatch
 from planner.train.custom_loop import train_own
 from planner.train.earlier_weights import EarlierWeights
@@ -71,7 +71,7 @@ def make_batch_of(job: Job) -> MakeBatch:
     """
     spec = data_spec_of(job.data)
     assert spec.make_batch is not None  # a user's own loop makes batches itself
-    make_batch: MakeBatch = named(spec, spec.make_batch)
+    make_batch: MakeBatch = DATA_KINDS.named(spec.kind, spec.make_batch)
     return make_batch
 
 

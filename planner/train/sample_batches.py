@@ -33,7 +33,8 @@ class Sequences:
 
     @classmethod
     def of(cls, texts: Sequence[Text]) -> "Sequences":
-        """Stack texts, padded to the longest."""
+        """Stack texts, padded to the longest. Without texts, one token without loss, for a ghost."""
+        texts = texts or [_NOTHING]
         lengths = tuple(len(text.inputs) for text in texts)
         # Padding is a separate document, numbered after the row's last one.
         documents = [text.documents for text in texts if text.documents is not None]
@@ -95,9 +96,10 @@ class SampleBatch:
 
     def check_sum(self) -> int:
         """Sum of `samples.check_sum_of` over the rows' own samples, computed from the tensors."""
-        return sum(check_sum_of(row, self._parts(i)) for i, row in enumerate(self.rows))
+        return sum(check_sum_of(row, self.parts_of(i)) for i, row in enumerate(self.rows))
 
-    def _parts(self, i: int) -> tuple[bytes, ...]:
+    def parts_of(self, i: int) -> tuple[bytes, ...]:
+        """`Sample.parts` of row i's own sample, computed from the tensors."""
         return self.sequences.parts(i)
 
 
@@ -105,7 +107,8 @@ class SampleBatch:
 class PairBatch(SampleBatch):
     """m pairs as 2m sequences, first all chosen ones, then all rejected ones, so that FSDP gathers weights once."""
 
-    def _parts(self, i: int) -> tuple[bytes, ...]:
+    def parts_of(self, i: int) -> tuple[bytes, ...]:
+        """`Pair.parts` of row i."""
         return self.sequences.parts(i) + self.sequences.parts(i + len(self.rows))
 
 
@@ -135,7 +138,8 @@ class FeedbackBatch(SampleBatch):
             is_desirable=self.is_desirable.pin_memory(),
         )
 
-    def _parts(self, i: int) -> tuple[bytes, ...]:
+    def parts_of(self, i: int) -> tuple[bytes, ...]:
+        """`Feedback.parts` of row i."""
         return (*self.sequences.parts(i), bytes([bool(self.is_desirable[i])]))
 
 
@@ -150,7 +154,7 @@ def text_batch(dataset: SampleDataset, rows: list[int], position: int) -> Sample
 
 def batch_of(rows: Sequence[int], texts: Sequence[Text], position: int = 0) -> SampleBatch:
     """A micro-batch of texts, one for each row. Without rows, a ghost."""
-    return SampleBatch(rows=tuple(rows), position=position, sequences=Sequences.of(texts or [_NOTHING]))
+    return SampleBatch(rows=tuple(rows), position=position, sequences=Sequences.of(texts))
 
 
 def pair_batch(dataset: SampleDataset, rows: list[int], position: int) -> PairBatch:
@@ -179,9 +183,9 @@ def feedback_batch(dataset: SampleDataset, rows: list[int], position: int) -> Fe
     return FeedbackBatch(
         rows=tuple(rows[:-1]),
         position=position,
-        sequences=Sequences.of([sample.text for sample in own] or [_NOTHING]),
+        sequences=Sequences.of([sample.text for sample in own]),
         is_desirable=torch.tensor([sample.is_desirable for sample in own], dtype=torch.bool),
-        mismatched=Sequences.of(crossed or [_NOTHING]),
+        mismatched=Sequences.of(crossed),
     )
 
 

@@ -10,6 +10,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "extending.md"
 def install(folder, group, entries, modules, name="planner-extra"):
     """Lay down a distribution: `entries` are {"NAME": "MODULE:OBJECT"}, `modules` are {"MODULE": its text}."""
     for module, text in modules.items():
+        (folder / f"{module}.py").parent.mkdir(exist_ok=True)
         (folder / f"{module}.py").write_text(text, encoding="utf-8")
     information = folder / f"{name.replace('-', '_')}-1.0.dist-info"
     information.mkdir()

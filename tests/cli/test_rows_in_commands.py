@@ -97,7 +97,7 @@ def test_documents_in_a_dry_run_and_in_a_shipment(cli, here, tiny_model):
     settings = {"model": {"kind": "hf", "path": "words", "context": 4}, "data": {"kind": "tokens", "path": "a.tokens"}}
     (here / "job.yaml").write_text(json.dumps(chat_job(**settings, objective="lm", train=EPOCH)))
     found = json.loads(cli("run", "job.yaml", "--dry-run", "--json").out)
-    assert found["notes"][0] == "data: 1 document without tokens left out when the file was prepared"
+    assert found["notes"][0] == "data: 1 document without tokens left out when the text was tokenized"
     assert found["total_steps"] == 3  # 20 labels in windows of 4, two to a step
     separate = json.loads(cli("run", "job.yaml", "--dry-run", "--json", "--set", "data.documents=separate").out)
     assert separate["total_steps"] == 1

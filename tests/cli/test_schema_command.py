@@ -121,8 +121,8 @@ def test_a_comment_of_the_starter_is_the_default():
         for section in set(known) - {"name", "objective", "after"}
         for key in set(known[section]) - set(written[section])
     }
-    # Text has no data set of its own for evaluation.
-    assert missing == {"train.epochs", "train.examples", "eval.data"}
+    # Text has no data set of its own for evaluation, and bytes are no documents.
+    assert missing == {"train.epochs", "train.examples", "eval.data", "data.documents"}
 
 
 def test_the_run_is_named_after_the_file(cli, tmp_path):

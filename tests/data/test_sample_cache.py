@@ -15,6 +15,7 @@ from events import ended
 from rows_of import all_parts, opened
 
 from planner.data import ahead_sets, sample_cache
+from planner.data.sample_sets import PairSet
 from planner.errors import DataError
 
 PAIRS = [{"prompt": "a", "chosen": "bc", "rejected": "d"}, {"prompt": "e", "chosen": "f" * 30, "rejected": "g"}]
@@ -196,7 +197,7 @@ def test_cached_samples_name_no_other_file(tmp_path, made):
     facts = json.loads((place / "set.json").read_text())
     facts["columns"] = {"../../elsewhere": facts["columns"]["tokens"], "ends": facts["columns"]["ends"]}
     (place / "set.json").write_text(json.dumps(facts))
-    assert sample_cache._load(place) is None
+    assert sample_cache._load(place, [PairSet]) is None
     assert all_parts(_again("pairs", tmp_path / "rows.jsonl")) == first
     assert len(made) == 2
 

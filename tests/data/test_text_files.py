@@ -219,9 +219,3 @@ def test_a_file_that_vanishes_while_it_is_fingerprinted_is_named(tmp_path):
     """As a DataError."""
     with pytest.raises(DataError, match=r"gone\.txt"):
         content_fingerprint(tmp_path, [tmp_path / "gone.txt"], "text")
-
-
-def test_the_class_says_what_open_dataset_says(tmp_path):
-    """`open_dataset` adds nothing of its own."""
-    write(tmp_path, a=b"hello")
-    assert opened(tmp_path, 3) == opened(tmp_path, 3)

@@ -76,7 +76,7 @@ def test_a_stream_has_the_rows_of_its_text(tmp_path_factory, contents, contexts)
     for context in contexts:
         tokens = opened(folder / "tokens", context)
         assert all_rows(tokens) == all_rows(open_dataset(source, gpt(context)))
-        assert tokens.tokens(0).dtype == np.uint8
+        assert tokens.sample(0).inputs.dtype == np.int32
 
 
 @given(

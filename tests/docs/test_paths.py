@@ -7,7 +7,7 @@ from pages import PAGES, ROOT, name, without_blocks
 
 OURS = ("bench", "docs", "jobs", "planner", "tests")
 # First folders of files that are not ours: other systems', and those of the examples in extending.md.
-OF_OTHERS = {"litgpt", "planner_csv_log", "planner_hinge", "scripts"}
+OF_OTHERS = {"litgpt", "planner_csv_log", "planner_hinge", "planner_translation", "scripts"}
 FILE = re.compile(r"[\w.-]+(?:/[\w.-]+)+\.(?:py|md|yaml|json|sh)")
 
 

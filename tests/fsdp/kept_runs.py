@@ -72,10 +72,10 @@ def join_background(_step):
 
 def run_kept_texts(rank, *arguments):
     """`run_kept` for a model of transformers, which has no tokenizer: over the bytes of the texts."""
-    from planner.data import conversations
+    from planner.data import ahead_sets
     from planner.data.tokenizer import ByteTokenizer
 
-    conversations.tokenizer_of = lambda _model: ByteTokenizer()
+    ahead_sets.tokenizer_of = lambda _model: ByteTokenizer()
     return run_kept(rank, *arguments)
 
 

@@ -12,7 +12,7 @@ from test_hf_training import hf, hf_job
 from worker_functions import records, run_job
 from write_gates import FOREVER, Gate, gated
 
-from planner.data import conversations
+from planner.data import ahead_sets
 from planner.data.tokenizer import ByteTokenizer
 from planner.errors import ResumeRefused, TrainingFailed
 from planner.provenance.audit import audit
@@ -197,7 +197,7 @@ def test_several_workers_per_node_and_empty_shards(workers, texts, tmp_path, url
 
 def test_adapters_alone_are_in_memory(workers, texts, tiny_model, tmp_path, monkeypatch, url):
     """LoRA on a frozen model: copies hold what is trained, and the rest comes from the model's files."""
-    monkeypatch.setattr(conversations, "tokenizer_of", lambda _model: ByteTokenizer())
+    monkeypatch.setattr(ahead_sets, "tokenizer_of", lambda _model: ByteTokenizer())
     model = hf(tiny_model("llama"), lora={"rank": 2, "dropout": 0.1})
     job = hf_job(texts, model, train={"clip_norm": 0.1, "steps": 5}, batch={"equality": "bitwise"})
     with cluster("a", "b", "c") as nodes:

@@ -42,10 +42,10 @@ def hf_job(texts, model, **sections):
 
 def run_hf(rank, job, url, stop_at=None, accept=()):
     """One generation, over the bytes of the texts: a model of random weights has no tokenizer."""
-    from planner.data import conversations
+    from planner.data import ahead_sets
     from planner.data.tokenizer import ByteTokenizer
 
-    conversations.tokenizer_of = lambda _model: ByteTokenizer()
+    ahead_sets.tokenizer_of = lambda _model: ByteTokenizer()
     return run_job(rank, job, url, stop_at, accept)
 
 

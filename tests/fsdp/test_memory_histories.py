@@ -10,7 +10,7 @@ from test_bitwise import CONFIGURATIONS, bitwise_job, result
 from test_hf_training import hf, hf_job
 from worker_functions import records
 
-from planner.data import conversations
+from planner.data import ahead_sets
 from planner.data.tokenizer import ByteTokenizer
 from planner.provenance.audit import audit
 from planner.store.run_folder import RunFolder
@@ -36,7 +36,7 @@ def set_of(job, **checkpoint):
 @pytest.fixture
 def schemes(texts, tiny_model, tmp_path, monkeypatch):
     """Name -> (job of so many steps, what runs it in a worker)."""
-    monkeypatch.setattr(conversations, "tokenizer_of", lambda _model: ByteTokenizer())  # for the audit, here
+    monkeypatch.setattr(ahead_sets, "tokenizer_of", lambda _model: ByteTokenizer())  # for the audit, here
 
     def make(name, steps):
         train = {"steps": steps}

@@ -4,7 +4,6 @@ import pytest
 from hub_layout import write_sets
 from worker_functions import make_job, records
 
-from planner.data.open import sets_of
 from planner.provenance.audit import audit
 from planner.provenance.identity import open_data
 from planner.rehearsal.on_processes import rehearse, train_observed
@@ -46,7 +45,7 @@ def test_a_history_of_counts_trains_on_the_same_samples(workers, tmp_path):
     assert len(losses) == 1 + STEPS // 8
 
     dataset, order = open_data(job)
-    used = [each.num_rows for each in sets_of(dataset)]
+    used = [each.num_rows for each in dataset.sets]
     total, whole = sum(used), sum(WEIGHTS.values())
     assert all(abs(count - total * w / whole) < 1 for count, w in zip(used, WEIGHTS.values(), strict=True))
     assert min(order.set_held_out) >= 0

@@ -33,7 +33,7 @@ def rows(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _bytes_as_tokens(monkeypatch):
     """For audits in this process: a model of random weights has no tokenizer."""
-    monkeypatch.setattr("planner.data.conversations.tokenizer_of", lambda _model: ByteTokenizer())
+    monkeypatch.setattr("planner.data.ahead_sets.tokenizer_of", lambda _model: ByteTokenizer())
 
 
 def stage(rows, model, objective="sft", *, after=None, steps=4, **sections):

@@ -170,10 +170,10 @@ def test_models_of_planner_pass_with_dropout(verified, texts):
 
 def train_on_bytes(rank, launch, end_step):
     """A `Worker` for a model without a tokenizer."""
-    from planner.data import conversations
+    from planner.data import ahead_sets
     from planner.data.tokenizer import ByteTokenizer
 
-    conversations.tokenizer_of = lambda _model: ByteTokenizer()
+    ahead_sets.tokenizer_of = lambda _model: ByteTokenizer()
     return train_observed(rank, launch, end_step)
 
 

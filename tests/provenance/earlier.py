@@ -1,13 +1,14 @@
 """Runs that earlier versions of planner made, with a ledger of an earlier format.
 
-`earlier_runs/format-1.tar.xz` is by version 0.2.0 (commit b5a1bbb), `format-2.tar.xz` by the commit before format 3.
-Both have two generations of one worker, stopped at steps 2 and 4 of 6. The second has another seed, which was accepted.
+`earlier_runs/format-1.tar.xz` is by version 0.2.0 (commit b5a1bbb), `format-2.tar.xz` and `format-3.tar.xz` by the
+commits before formats 3 and 4. Each has two generations of one worker, stopped at steps 2 and 4 of 6. The second has
+another seed, which was accepted.
 """
 
 import tarfile
 from pathlib import Path
 
-FORMATS = (1, 2)
+FORMATS = (1, 2, 3)
 
 
 def unpack(number, folder):

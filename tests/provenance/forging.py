@@ -1113,7 +1113,7 @@ FAULTS = {
     },
     "a ledger of an older format than the one before": Fault(
         rechained(header(4, format=1)),
-        "generation 4: its ledger has format 1, and that of generation 3 has format 3 already",
+        "generation 4: its ledger has format 1, and that of generation 3 has format 4 already",
         Unseen("the script reads each generation by the format of its own header"),
         SAME_STEPS,
     ),
@@ -1214,7 +1214,7 @@ FAULTS = {
         for place, plant in PLACES.items()
         for number in [format_versions.STORED[place]]
         for reads in [
-            {"planner": "1, 2 and 3", "script": "1 or 2 or 3"}
+            {"planner": "1, 2, 3 and 4", "script": "1 or 2 or 3 or 4"}
             if place == "ledger"
             else {"planner": str(number), "script": str(number)}
         ]

@@ -144,7 +144,8 @@ class MadeUpRun:
         for _ in range(number):
             start = self.step * self._identity.global_batch
             cursor = start + self._identity.global_batch
-            found = [self._dataset.evidence(int(row)) for row in self._order.rows(start, cursor)]
+            evidence = self._dataset.evidence if self._header.format >= 4 else self._dataset.evidence_of_bytes
+            found = [evidence(int(row)) for row in self._order.rows(start, cursor)]
             record = StepRecord(
                 step=self.step,
                 cursor=cursor,

@@ -89,7 +89,7 @@ def commands(to_do):
 
 def texts(data):
     """The prompts of the rows that an epoch of the job uses."""
-    opened = [open_rows(each, data.kind) for each in data.sets]
+    opened = [open_rows(each, takes_pairs=data.kind != "chat") for each in data.sets]
     found = [rows.count() for rows in opened]
     used = used_rows(data.sets, found)
     times = [times_used(*counts, data.seed) for counts in zip(found, used, strict=True)]

@@ -71,6 +71,6 @@ def test_another_format_is_refused(tmp_path):
     """Its records may mean something else."""
     run = Run(tmp_path / "run").begin(0).steps(1)
     name = segment_name(1)
-    run.storage.write(name, run.storage.read(name).replace(b'"format":3', b'"format":4'))
-    with pytest.raises(NewerFormat, match="format 4"):
+    run.storage.write(name, run.storage.read(name).replace(b'"format":4', b'"format":5'))
+    with pytest.raises(NewerFormat, match="format 5"):
         list(WholeLedger(RunFolder(run.storage)).new_records())

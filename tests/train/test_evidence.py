@@ -279,7 +279,7 @@ def test_another_format_is_refused(url, corpus, place, found):
     """
     found = format_versions.STORED[place] + 1 if found == "newer" else found
     PLANTS[place](set_format(found))(url)
-    reads = "1, 2 and 3" if place == "ledger" else format_versions.STORED[place]
+    reads = "1, 2, 3 and 4" if place == "ledger" else format_versions.STORED[place]
     formats = "formats" if place == "ledger" else "format"
     why = f"written before formats had numbers, and this version of planner reads {formats} {reads}"
     if found is not None:
@@ -310,7 +310,7 @@ def test_a_run_of_an_earlier_version_resumes(tmp_path, monkeypatch, number):
     assert train_to(url, run.job(newest.job_digest)).finished
     found = audit(run)
     assert found.clean, found.findings
-    assert [header_of(run, each).format for each in run.segments()] == [number, number, 3]
+    assert [header_of(run, each).format for each in run.segments()] == [number, number, 4]
     assert run_script(url)[0] == 0
 
 

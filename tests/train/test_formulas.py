@@ -24,7 +24,7 @@ from planner.train.log_probs import no_training
 from planner.train.objectives import CoupledObjective, denominators, make_objective, named_metrics
 from planner.train.objectives.orpo import _log_odds as log_odds
 from planner.train.reference.frozen import FrozenReference, UniformReference
-from planner.train.sample_batches import MakeFeedbackBatch, pair_batch, text_batch
+from planner.train.sample_batches import feedback_batch, pair_batch, text_batch
 from planner.train.shard import build_model
 
 CONTEXT = 24
@@ -45,7 +45,7 @@ def model_of(seed):
 
 
 def make_batch_of(kind):
-    return {"chat": text_batch, "pairs": pair_batch, "feedback": MakeFeedbackBatch(CONTEXT)}[kind]
+    return {"chat": text_batch, "pairs": pair_batch, "feedback": feedback_batch}[kind]
 
 
 def loaders(kind, global_batch, world_size, max_micro, equality="balanced", **more):

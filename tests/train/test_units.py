@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from planner.data.base import sample_row_counts
 from planner.data.samples import NO_LOSS, Text
-from planner.errors import DataError
 from planner.job import AdamW, GptModel, LmObjective, Schedule, Train
 from planner.job.step_schedule import StepSchedule, learning_rate
 from planner.order.order import Order
@@ -25,7 +24,7 @@ from planner.train.models.gpt import Gpt
 from planner.train.objectives import denominators, make_objective
 from planner.train.optimize import clip_gradients, make_optimizer, set_learning_rate
 from planner.train.reference.frozen import UniformReference
-from planner.train.sample_batches import batch_of
+from planner.train.sample_batches import batch_of, text_batch
 
 PEAK = 0.5
 CONTEXT = 12
@@ -195,8 +194,8 @@ def test_a_ghost_weighs_nothing(model):
     ghost = batch_of([], [])
     assert (ghost.rows, ghost.num_tokens, ghost.check_sum()) == ((), 0, 0)
     assert ghost.sequences.inputs.shape == (1, 1)
-    assert denominators(make_objective(LmObjective(), UniformReference()), [ghost]) == (0,)
-    for totals in [(0,), (7,)]:
+    assert denominators(make_objective(LmObjective(), UniformReference()), [ghost]) == (0, 0)
+    for totals in [(0, 0), (7, 2)]:
         loss, gradients = gradient(model, [ghost], totals)
         assert loss == 0.0
         assert all(torch.count_nonzero(g) == 0 and torch.isfinite(g).all() for g in gradients)
@@ -228,17 +227,16 @@ def test_the_loss_is_the_mean_over_every_token(model):
     objective = make_objective(LmObjective(), UniformReference())
     batches = [collated([row]) for row in rows]
     totals = denominators(objective, batches)
-    assert totals == (11,)
+    assert totals == (11, 2)
     assert gradient(model, batches, totals)[0] == pytest.approx(sum(losses) / 11, rel=1e-6)
 
 
 @given(splits=st.lists(rows_of_tokens, max_size=4))
 def test_denominators_add_up_over_micro_batches(splits):
-    """One number for the language model: loss-bearing tokens, zero for none."""
+    """Loss-bearing tokens, zero for none, and samples."""
     expected = sum(len(text) - 1 for rows in splits for _, text in rows)
-    assert denominators(make_objective(LmObjective(), UniformReference()), [collated(rows) for rows in splits]) == (
-        expected,
-    )
+    found = denominators(make_objective(LmObjective(), UniformReference()), [collated(rows) for rows in splits])
+    assert found == (expected, sum(map(len, splits)))
 
 
 # -- the loader
@@ -250,10 +248,14 @@ class Rows:
     num_rows = 40
     fingerprint = "f" * 64
 
-    def tokens(self, row):
-        if row == getattr(self, "broken", None):
-            raise DataError(f"row {row} has gone")
-        return np.full(row % 5 + 2, row, dtype=np.uint8)
+    def samples(self, rows):
+        return [Text.of(np.full(row % 5 + 2, row, dtype=np.int32)) for row in rows]
+
+
+def loaders_of(order, plan):
+    """One for each worker."""
+    ranks = range(plan.world_size)
+    return [Loader(dataset=Rows(), order=order, plan=plan, rank=rank, make_batch=text_batch) for rank in ranks]
 
 
 @pytest.mark.parametrize(("global_batch", "max_micro"), [(12, 4), (13, 3), (7, 1), (3, 2)])
@@ -262,7 +264,9 @@ def test_all_workers_together_load_the_global_batch(global_batch, max_micro, wor
     """Every sample once, in the order's own order, equally many rounds each, across the end of an epoch."""
     order = Order(num_rows=40, num_held_out=6, seed=1)
     plan = make_plan(BatchSizes(global_batch=global_batch, max_micro=max_micro), world_size)
-    loaders = [Loader(dataset=Rows(), order=order, plan=plan, rank=rank) for rank in range(world_size)]
+    loaders = [
+        Loader(dataset=Rows(), order=order, plan=plan, rank=rank, make_batch=text_batch) for rank in range(world_size)
+    ]
     for cursor in [0, 29, 2 * 34 - 1]:
         batches = [loader.load(cursor) for loader in loaders]
         assert {len(rounds) for rounds in batches} == {plan.accumulation_steps}
@@ -270,9 +274,9 @@ def test_all_workers_together_load_the_global_batch(global_batch, max_micro, wor
         assert rows == order.rows(cursor, cursor + global_batch).tolist()
         for batch in (batch for rounds in batches for batch in rounds):
             assert len(batch.rows) <= max_micro
-            assert [set(t[: row % 5 + 1]) for row, t in zip(batch.rows, batch.inputs.tolist(), strict=False)] == [
-                {row} for row in batch.rows
-            ]
+            assert [
+                set(t[: row % 5 + 1]) for row, t in zip(batch.rows, batch.sequences.inputs.tolist(), strict=False)
+            ] == [{row} for row in batch.rows]
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 5])
@@ -280,7 +284,9 @@ def test_all_workers_together_load_the_held_out_samples(world_size):
     """Each once, at any world size."""
     order = Order(num_rows=40, num_held_out=3, seed=1)
     plan = make_plan(BatchSizes(global_batch=3, max_micro=2), world_size)
-    loaders = [Loader(dataset=Rows(), order=order, plan=plan, rank=rank) for rank in range(world_size)]
+    loaders = [
+        Loader(dataset=Rows(), order=order, plan=plan, rank=rank, make_batch=text_batch) for rank in range(world_size)
+    ]
     rows = [row for loader in loaders for batch in loader.load_held_out() for row in batch.rows]
     assert rows == order.held_out_rows(0, 3).tolist()
 

@@ -5,7 +5,6 @@ the step begins. Its loss is the micro-batch's part of the global mean.
 """
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from planner import job
 from planner.data.base import SampleDataset
 from planner.errors import ObjectiveUnavailable, PlannerError
+from planner.job.objective_registry import OBJECTIVES
 from planner.order.order import Order
 from planner.train import control
 from planner.train.batches import MicroBatch
@@ -95,7 +95,7 @@ def make_objective(config: job.Objective, reference: Reference) -> Objective:
     """
     spec = job.spec_of(config)
     assert spec.build is not None  # a user's own loop has no objective
-    make = _named(spec, spec.build)
+    make = OBJECTIVES.named(spec.kind, spec.build)
     try:
         objective: Objective = make(config) if spec.reference == "none" else make(config, reference)
     except PlannerError:
@@ -119,22 +119,7 @@ def check_rows(config: job.Objective, dataset: SampleDataset, order: Order) -> N
     """
     spec = job.spec_of(config)
     if spec.check_rows is not None:
-        _named(spec, spec.check_rows)(dataset, order)
-
-
-def _named(spec: job.ObjectiveSpec, name: str) -> Any:
-    """Import the object `module:name` of a spec.
-
-    Raises:
-        ObjectiveUnavailable: the object cannot be imported.
-    """
-    module, _, attribute = name.partition(":")
-    try:
-        return getattr(import_module(module), attribute)
-    except Exception as error:  # a package's code may raise anything
-        raise ObjectiveUnavailable(
-            f"objective {spec.kind}: cannot load {name}: {type(error).__name__}: {error}"
-        ) from error
+        OBJECTIVES.named(spec.kind, spec.check_rows)(dataset, order)
 
 
 def denominators(objective: Objective, batches: Sequence[MicroBatch]) -> tuple[int, ...]:
