@@ -17,8 +17,8 @@ from planner.data.hf_tokenizer import HfTokenizer
 from planner.data.samples import Ids
 from planner.errors import DataError
 
-# The tokenizers library takes about a hundred bytes per token, and uses a core per text of a batch. The first batches are
-# small, so that progress shows soon.
+# The tokenizers library takes about a hundred bytes per token, and uses a core per text of a batch. The first batches
+# are small, so that progress shows soon.
 _FIRST_BATCH_CHARS, _BATCH_CHARS = 2**18, 2**22
 _PIECE_CHARS = 2**16
 # The text around a piece that is tokenized with it, so that its first and last tokens are those of the whole text.
