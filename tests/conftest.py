@@ -16,7 +16,8 @@ settings.load_profile("planner")
 # A shell starts a background job with SIGINT ignored. Then nothing here could be interrupted, nor what tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-_RAY_TESTS = ("tests/dispatch/", "tests/chaos/")
+# Where tests are -> the name of what they share. One process of pytest runs all that share something.
+_SHARED = {"tests/dispatch/": "ray", "tests/chaos/": "ray", "tests/trl/": "trl"}
 
 # Families of causal language models, as small as they go.
 _SIZES = {
@@ -68,17 +69,17 @@ def pytest_runtest_setup():
 
 
 def pytest_xdist_make_scheduler(config, log):
-    """With `--dist loadgroup`, one process runs all tests that start Ray clusters. Others run anywhere.
+    """With `--dist loadgroup`, tests that share something run in one process. Others run anywhere.
 
     Groups by marker do not work: xdist 3.8 does not find them in the ids of pytest 9.2, and says nothing.
     """
     from xdist.scheduler import LoadScopeScheduling
 
-    class OneForRay(LoadScopeScheduling):
+    class ByWhatIsShared(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            return "ray" if nodeid.startswith(_RAY_TESTS) else nodeid
+            return next((shared for place, shared in _SHARED.items() if nodeid.startswith(place)), nodeid)
 
-    return OneForRay(config, log) if config.getoption("dist") == "loadgroup" else None
+    return ByWhatIsShared(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 @pytest.fixture(scope="session")

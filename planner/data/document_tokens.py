@@ -17,8 +17,9 @@ from planner.data.hf_tokenizer import HfTokenizer
 from planner.data.samples import Ids
 from planner.errors import DataError
 
-# The tokenizers library takes about a hundred bytes per token, and uses a core per text of a batch.
-_BATCH_CHARS = 2**22
+# The tokenizers library takes about a hundred bytes per token, and uses a core per text of a batch. The first batches
+# are small, so that progress shows soon.
+_FIRST_BATCH_CHARS, _BATCH_CHARS = 2**18, 2**22
 _PIECE_CHARS = 2**16
 # The text around a piece that is tokenized with it, so that its first and last tokens are those of the whole text.
 _AROUND_CHARS = 2**10
@@ -141,16 +142,16 @@ def _line_begin(text: str) -> int:
 
 
 def batches(found: Iterable[Piece]) -> Iterator[list[Piece]]:
-    """Group pieces into lists of about `_BATCH_CHARS` characters."""
+    """Group pieces into lists of about `_FIRST_BATCH_CHARS` characters, then of twice as many up to `_BATCH_CHARS`."""
     batch: list[Piece] = []
-    num_chars = 0
+    num_chars, most_chars = 0, min(_FIRST_BATCH_CHARS, _BATCH_CHARS)
     for piece in found:
         batch.append(piece)
         # Each text costs something even if it is empty.
         num_chars += len(piece.text) + 64
-        if num_chars >= _BATCH_CHARS:
+        if num_chars >= most_chars:
             yield batch
-            batch, num_chars = [], 0
+            batch, num_chars, most_chars = [], 0, min(2 * most_chars, _BATCH_CHARS)
     if batch:
         yield batch
 

@@ -10,77 +10,53 @@ from planner.data.paths import MAX_LINE_BYTES
 
 _CHUNK_BYTES = 2**16
 _DECODER = json.JSONDecoder()
+_FIRST, _NEXT = (re.compile(rf"[ \t\n\r]*{sign}[ \t\n\r]*") for sign in (r"\[", ","))
 _AFTER_A_VALUE = frozenset(",] \t\n\r")
-_BLANKS = re.compile(r"[ \t\n\r]*")
 
 
-def array_values(stream: BinaryIO) -> Iterator[tuple[Any, int]]:
-    """The values of the array, each with the number of bytes that were read until it was complete.
+def array_values(stream: BinaryIO) -> Iterator[Any]:
+    """The values of the array.
 
     Raises:
         ValueError: the stream is not a JSON array, or has a value of more than `MAX_LINE_BYTES` characters.
         RecursionError: a value is nested too deeply.
     """
-    text = _Text(stream)
-    text.take("[")
-    is_first = True
-    while text.peek() != "]":
-        if not is_first:
-            text.take(",")
-        yield text.value(), text.num_bytes
-        is_first = False
-    text.take("]")
-    if text.peek():
-        raise ValueError("there is more after its ]")
+    # `json.loads` decodes bytes in this way.
+    decoder = codecs.getincrementaldecoder("utf-8-sig")("surrogatepass")
+    text, number = "", 0
+    # Twice as much each time, so that a long value takes linear time.
+    while content := stream.read(_CHUNK_BYTES + len(text)):
+        text += decoder.decode(content)
+        at = 0
+        while found := _value(text, at, _NEXT if number else _FIRST):
+            value, at = found
+            yield value
+            number += 1
+        text = text[at:]
+        if len(text) > MAX_LINE_BYTES:
+            raise ValueError(_flaw(text, number) or f"more than {MAX_LINE_BYTES} blanks after its end")
+    if flaw := _flaw(text + decoder.decode(b"", final=True), number):
+        raise ValueError(flaw)
 
 
-class _Text:
-    """The part of the stream that is read but not yet parsed."""
+def _value(text: str, at: int, before: re.Pattern[str]) -> tuple[Any, int] | None:
+    """The next value and the place of its end, None if it is not complete or there is none.
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        # `json.loads` decodes bytes in this way.
-        self._decoder = codecs.getincrementaldecoder("utf-8-sig")("surrogatepass")
-        self._text, self._at = "", 0
-        self.num_bytes = 0
+    A number may continue, such as the 0 of 0.5, so a value is complete when something is after it.
+    """
+    if not (start := before.match(text, at)):
+        return None
+    try:
+        value, end = _DECODER.raw_decode(text, start.end())
+    except json.JSONDecodeError:
+        return None
+    return (value, end) if text[end : end + 1] in _AFTER_A_VALUE else None
 
-    def peek(self) -> str:
-        """The next non-blank character, empty at the end."""
-        while True:
-            found = _BLANKS.match(self._text, self._at)
-            self._at = found.end() if found else self._at
-            if self._at < len(self._text):
-                return self._text[self._at]
-            if not self._more():
-                return ""
 
-    def take(self, sign: str) -> None:
-        """Skip the next non-blank character, which must be `sign`."""
-        if self.peek() != sign:
-            raise ValueError(f"a {sign} is missing, some characters before byte {self.num_bytes}")
-        self._at += 1
-
-    def value(self) -> Any:
-        """The next value."""
-        self.peek()
-        while True:
-            try:
-                value, end = _DECODER.raw_decode(self._text, self._at)
-            except json.JSONDecodeError as error:
-                if len(self._text) - self._at > MAX_LINE_BYTES or not self._more():
-                    raise ValueError(f"{error.msg}, some characters before byte {self.num_bytes}") from error
-                continue
-            # A number may continue in the next chunk, such as the 0 of 0.5.
-            if self._text[end : end + 1] not in _AFTER_A_VALUE and self._more():
-                continue
-            self._at = end
-            return value
-
-    def _more(self) -> bool:
-        """Read more, twice as much each time, so that a long value takes linear time."""
-        content = self._stream.read(_CHUNK_BYTES + len(self._text) - self._at)
-        self.num_bytes += len(content)
-        decoded = self._decoder.decode(content, final=not content)
-        if content:
-            self._text, self._at = self._text[self._at :] + decoded, 0
-        return bool(content)
+def _flaw(text: str, number: int) -> str:
+    """What is wrong with the array from the row `number` on, empty if it ends there. A 0 stands for the rows before."""
+    try:
+        is_array = isinstance(json.loads(f"[0{text}" if number else text), list)
+    except json.JSONDecodeError as error:
+        return f"row {number}: {error.msg}"
+    return "" if is_array else "not an array"

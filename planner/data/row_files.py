@@ -139,8 +139,8 @@ def array_rows(file: Path) -> Iterator[RawRow]:
     """
     try:
         with opened(file) as stream:
-            for number, (value, read) in enumerate(array_values(stream)):
-                yield RawRow(f"{file}, row {number}", value, read)
+            for number, value in enumerate(array_values(stream)):
+                yield RawRow(f"{file}, row {number}", value, stream.tell())
     except ValueError as error:
         raise DataError.of(
             "data.path",

@@ -13,7 +13,7 @@ from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer
 
 from planner.data import document_tokens, prepare_tokens
-from planner.data.document_tokens import Part, Piece, pieces
+from planner.data.document_tokens import Part, Piece, batches, pieces
 from planner.data.hf_tokenizer import HfTokenizer
 from planner.data.prepare_tokens import prepare
 from planner.data.tokens import BYTES, Header, TokenFile, dtype_of
@@ -165,6 +165,17 @@ def test_a_piece_ends_where_a_line_begins():
         assert own("aaa\nbbb\n\n  cc\nddddddddd") == ["aaa\n", "bbb\n\n  cc\n", "ddddddddd"]
         assert own("aaa bbb cccc dddddd eee ff") == ["aaa bbb", " cccc", " dddddd eee ff"]
         assert own("a" * 30) == ["a" * 12, "a" * 12, "a" * 6]
+
+
+def test_batches_begin_small_and_grow():
+    """The first one is there after a 16th of the characters of a large one. No piece is left out."""
+    many = [Piece(text="a" * 2**16, begin=0, end=2**16, where="x", read=at, is_last=True) for at in range(200)]
+    left = iter(many)
+    assert next(batches(left)) == many[:4]
+    assert next(left) == many[4]
+    found = list(batches(many))
+    assert [len(batch) for batch in found] == [4, 8, 16, 32, 64, 64, 12]
+    assert [piece for batch in found for piece in batch] == many
 
 
 # -- the file

@@ -28,7 +28,7 @@ class Dribble(io.BytesIO):
 def test_values_are_those_of_the_whole(values, ascii_only, indent):
     """However the chunks fall: numbers, characters and words may be cut in two."""
     content = json.dumps(values, ensure_ascii=ascii_only, indent=indent).encode(errors="surrogatepass")
-    assert [value for value, _ in array_values(Dribble(content))] == values
+    assert list(array_values(Dribble(content))) == values
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,27 @@ def test_what_is_no_array_is_refused(text):
         json.loads(text)
     with pytest.raises(ValueError, match=r"."):
         list(array_values(Dribble(text.encode())))
+
+
+@pytest.mark.parametrize("text", ['{"a": [1]}', "1", '"[1]"'])
+def test_another_value_is_no_array(text):
+    with pytest.raises(ValueError, match="not an array"):
+        list(array_values(Dribble(text.encode())))
+
+
+def test_a_flaw_has_the_number_of_its_row(monkeypatch):
+    """Also where much follows it."""
+    monkeypatch.setattr(json_array, "MAX_LINE_BYTES", 1000)
+    rows = json.dumps(list(range(10**5)))
+    with pytest.raises(ValueError, match=r"^row 4000: Expecting ',' delimiter$"):
+        list(array_values(io.BytesIO(rows.replace("3999,", "3999").encode())))
+
+
+@pytest.mark.parametrize("text", ["[1]" + " " * 10**5 + "2", " " * 10**5 + "[1]"])
+def test_blanks_have_an_end(text, monkeypatch):
+    monkeypatch.setattr(json_array, "MAX_LINE_BYTES", 1000)
+    with pytest.raises(ValueError, match=r"row 0: Expecting value|more than 1000 blanks after its end"):
+        list(array_values(io.BytesIO(text.encode())))
 
 
 def test_a_value_has_an_end(monkeypatch):

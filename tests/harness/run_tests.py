@@ -29,7 +29,7 @@ _PASSED, _SOME_FAILED, _NO_TESTS = 0, 1, 5  # pytest's exit codes. Any other is 
 # The pytest plugin xdist would start a worker that crashed again, and go on.
 _SHARED = ["--durations=15", "--max-worker-restart=0"]
 PURE = ["--maxfail=1", *_SHARED]
-# One worker of xdist runs all tests that share the Ray cluster.
+# One worker of xdist runs all tests that share something (tests/conftest.py).
 PROCESSES = ["--dist", "loadgroup", f"--most-failures={MOST_AGAIN}", *_SHARED]
 AGAIN = ["-n", "0", "--last-failed", "--last-failed-no-failures=none", *_SHARED]
 

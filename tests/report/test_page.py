@@ -128,6 +128,14 @@ def test_several_runs_are_compared_first():
     assert "No optimizer step is on record yet." in reader.text
 
 
+def test_a_comparison_names_the_run_that_another_began_from():
+    """A row of its own, if there is one to name."""
+    later = [header(1, 2, 0, facts={"after": {"run": "/shared/sft", "step": 40}}), step(0), commit(1)]
+    named, unnamed = (page_of(reported(eventful(), "a"), reported(each, "b")) for each in (later, eventful()))
+    assert '<td>after</td><td class="number"></td><td class="number">step 40 of /shared/sft</td>' in named
+    assert "<td>after</td>" not in unnamed
+
+
 @pytest.mark.parametrize("records", [[], [header(1, 4, 0)], [header(1, 4, 0), step(0)]])
 def test_a_run_that_has_hardly_begun_has_a_page(records):
     """Without a step, or with one."""

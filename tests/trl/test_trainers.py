@@ -10,8 +10,7 @@ import pytest
 
 pytest.importorskip("trl", reason="trl is not installed: pip install '.[trl]'")
 
-# In one process of pytest, so that each run is made once.
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("trl")]
+pytestmark = pytest.mark.process
 
 HERE, PROJECT = Path(__file__).parent, Path(__file__).parents[2]
 METHODS = ("sft", "dpo", "lm")

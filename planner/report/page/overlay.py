@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from planner.provenance.stage import stage_of
 from planner.report.page.html import Drawing, Html, element, joined, picture, table
 from planner.report.page.run_values import ReportedRun
 from planner.report.page.sentences import curve_words, number, span, spread
@@ -49,12 +50,13 @@ def _comparison(runs: Sequence[ReportedRun]) -> Html:
         "Samples/s: all samples by the seconds of training. Loss: that of one step, or the mean of some steps around "
         "it on a long run."
     )
-    made = table(["", *(run.label for run in runs)], list(zip(names, *columns, strict=True)), name="Runs compared")
+    rows = [row for row in zip(names, *columns, strict=True) if any(row[1:])]
+    made = table(["", *(run.label for run in runs)], rows, name="Runs compared")
     return joined([made, element("p", note, class_="note")])
 
 
 _ROWS = (
-    "state", "steps", "planned", "workers", "changes", "steps undone", "loss at step {step}", "held-out loss",
+    "state", "after", "steps", "planned", "workers", "changes", "steps undone", "loss at step {step}", "held-out loss",
     "wall time", "trained", "samples/s", "audit",
 )  # fmt: skip
 
@@ -62,11 +64,12 @@ _ROWS = (
 def _column(run: ReportedRun, step: int) -> list[str]:
     story, end, times = run.story, run.story.end, run.story.end.times
     verdict = "not audited" if run.audit is None else "clean" if run.audit.clean else "NOT CLEAN"
-    state = run.detail.summary.state
+    began = stage_of(end.header.facts) if end.header else None
+    first = [run.detail.summary.state, began.text if began else ""]
     if not story.phases:
-        return [state, "0", *[""] * (len(_ROWS) - 3), verdict]
+        return [*first, "0", *[""] * (len(_ROWS) - 4), verdict]
     return [
-        state,
+        *first,
         f"{end.step:,}",
         f"{end.total_steps:,}",
         spread(story),
