@@ -279,6 +279,10 @@ def test_every_row_of_the_page_has_a_case_and_every_case_a_row():
     assert set(ROWS) == {of_page for of_page, _ in (case.values for case in CASES)}
 
 
+# Of a command whose answer is on stdout: verdicts, JSON, and a job that failed and can be resumed.
+ENDS_OF_ANSWERS = ("audit: NOT", "verify: FAILED", "verify: NOT", "}", "  resume ")
+
+
 @pytest.mark.parametrize(("of_page", "case"), CASES)
 def test_a_row_is_true(cli, job, recorded, monkeypatch, of_page, case):
     """The code, and every line on stderr begins with `planner: ` where there is an error. No box and no traceback."""
@@ -291,7 +295,7 @@ def test_a_row_is_true(cli, job, recorded, monkeypatch, of_page, case):
         assert [line for line in lines if code in {1, 2} and not line.startswith("planner: ")] == []
         assert "Traceback" not in answer.out + answer.err
         last = answer.out.splitlines()[-1:] or [""]
-        assert lines or code in {0, 130} or last[0].startswith(("audit: NOT", "verify: FAILED", "verify: NOT", "}"))
+        assert lines or code in {0, 130} or last[0].startswith(ENDS_OF_ANSWERS)
 
 
 @pytest.mark.parametrize(
