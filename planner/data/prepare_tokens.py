@@ -5,7 +5,7 @@ import os
 import struct
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
@@ -122,14 +122,20 @@ def _bytes(writer: "_Writer", source: TextData | JsonlData, files: list[Path], s
     """Write the bytes of the source. After each part, yield how many of them were read."""
     if isinstance(source, TextData):
         for place, content in _text(files, sizes):
-            writer.add(np.frombuffer(content, np.uint8))
+            writer.add_bytes([content])
             yield place
         return
     writer.kind = "rows"
+    rows: list[bytes] = []
+    num_bytes = 0
     for place, content in _rows(files, sizes, source.field):
-        writer.begin_row()
-        writer.add(np.frombuffer(content, np.uint8))
-        yield place
+        rows.append(content)
+        num_bytes += len(content)
+        if num_bytes >= _CHUNK_BYTES:
+            writer.add_bytes(rows)
+            yield place
+            rows, num_bytes = [], 0
+    writer.add_bytes(rows)
 
 
 def _documents(
@@ -233,6 +239,15 @@ class _Writer:
         """Append tokens, shape `(n,)`."""
         self._write(ids.astype(np.dtype(self.dtype).newbyteorder("<"), copy=False).tobytes())
         self.num_tokens += len(ids)
+
+    def add_bytes(self, contents: Sequence[bytes]) -> None:
+        """Append bytes, each of which is a row unless the file is a stream."""
+        if self.kind != "stream":
+            starts = np.cumsum([self.num_tokens, *map(len, contents)])[: len(contents)]
+            self._starts.write(starts.astype("<u8").tobytes())
+            self.num_rows += len(contents)
+        self._write(b"".join(contents))
+        self.num_tokens += sum(map(len, contents))
 
     def finish(self, *, num_empty: int) -> Header:
         """Append the table of rows, and write the header at the beginning."""

@@ -55,11 +55,12 @@ class Sequences:
         """The number of tokens with loss in each sequence, `(n,)` int64."""
         return (self.labels != NO_LOSS).sum(dim=1)
 
-    def parts(self, i: int) -> tuple[bytes, ...]:
-        """`Text.parts` of the text in row i, computed from the tensors."""
+    def parts(self) -> list[tuple[bytes, ...]]:
+        """`Text.parts` of each of the n texts, computed from the tensors."""
         tensors = (self.inputs, self.labels) if self.documents is None else (self.inputs, self.labels, self.documents)
         # Little-endian on every machine: checksums in the ledger must not depend on the machine.
-        return tuple(tensor[i, : self.lengths[i]].numpy().astype("<i4").tobytes() for tensor in tensors)
+        arrays = [tensor.numpy().astype("<i4") for tensor in tensors]
+        return [tuple(array[i, :length].tobytes() for array in arrays) for i, length in enumerate(self.lengths)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,20 +97,21 @@ class SampleBatch:
 
     def check_sum(self) -> int:
         """Sum of `samples.check_sum_of` over the rows' own samples, computed from the tensors."""
-        return sum(check_sum_of(row, self.parts_of(i)) for i, row in enumerate(self.rows))
+        texts = self.sequences.parts()
+        return sum(check_sum_of(row, self.parts_of(i, texts)) for i, row in enumerate(self.rows))
 
-    def parts_of(self, i: int) -> tuple[bytes, ...]:
-        """`Sample.parts` of row i's own sample, computed from the tensors."""
-        return self.sequences.parts(i)
+    def parts_of(self, i: int, texts: Sequence[tuple[bytes, ...]]) -> tuple[bytes, ...]:
+        """`Sample.parts` of row i's own sample, computed from the tensors. `texts`: those of the n sequences."""
+        return texts[i]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairBatch(SampleBatch):
     """m pairs as 2m sequences, first all chosen ones, then all rejected ones, so that FSDP gathers weights once."""
 
-    def parts_of(self, i: int) -> tuple[bytes, ...]:
+    def parts_of(self, i: int, texts: Sequence[tuple[bytes, ...]]) -> tuple[bytes, ...]:
         """`Pair.parts` of row i."""
-        return self.sequences.parts(i) + self.sequences.parts(i + len(self.rows))
+        return texts[i] + texts[i + len(self.rows)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,9 +140,9 @@ class FeedbackBatch(SampleBatch):
             is_desirable=self.is_desirable.pin_memory(),
         )
 
-    def parts_of(self, i: int) -> tuple[bytes, ...]:
+    def parts_of(self, i: int, texts: Sequence[tuple[bytes, ...]]) -> tuple[bytes, ...]:
         """`Feedback.parts` of row i."""
-        return (*self.sequences.parts(i), bytes([bool(self.is_desirable[i])]))
+        return (*texts[i], bytes([bool(self.is_desirable[i])]))
 
 
 def text_batch(dataset: SampleDataset, rows: list[int], position: int) -> SampleBatch:

@@ -1,5 +1,6 @@
 """Whole generations in real FSDP processes: equal over world sizes, over resizes, over crashes."""
 
+import os
 import shutil
 from contextlib import ExitStack
 from functools import partial
@@ -428,18 +429,18 @@ def taken_over_after(rank, job, url, step):
 
 def test_data_that_vanishes_stops_all_workers_with_a_commit(workers, texts, tmp_path):
     """One worker's read error travels in the control message: no hang, no lost step."""
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text(Path(texts).read_text())
-    job = make_job(str(rows), steps=50)
-    with pytest.raises(DataError, match=r"rows\.jsonl, row \d+: not JSON"):
-        workers.run(spoil_data_at, 3, job, str(tmp_path / "run"), str(rows), 3)
+    file = tmp_path / "text.txt"
+    file.write_text(Path(texts).read_text())
+    job = make_job(str(file), steps=50, data={"kind": "text"})
+    with pytest.raises(DataError, match=r"text\.txt has changed while the run was reading it"):
+        workers.run(spoil_data_at, 3, job, str(tmp_path / "run"), str(file), 3)
     done = len(records(tmp_path / "run"))
     assert 3 <= done < 50
     assert records(tmp_path / "run", "commit")[-1]["step"] == done
 
 
-def spoil_data_at(rank, job, url, rows, step):
-    """The file is overwritten while the run reads it."""
+def spoil_data_at(rank, job, url, file, step):
+    """The file is cut off while the run reads it."""
     from planner.train import loop
 
     accumulate, calls = loop.accumulate, []
@@ -447,8 +448,7 @@ def spoil_data_at(rank, job, url, rows, step):
     def spoil(*arguments):
         calls.append(None)
         if rank == 0 and len(calls) == step:
-            with Path(rows).open("r+") as stream:
-                stream.write("x" * 20_000)
+            os.truncate(file, 1)
         return accumulate(*arguments)
 
     loop.accumulate = spoil

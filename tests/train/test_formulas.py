@@ -357,7 +357,7 @@ def test_partners_do_not_depend_on_the_split(global_batch, world_size, max_micro
     for loader in groups:
         for batch in loader.load_held_out() if is_held_out else loader.load(cursor):
             first = batch.position - (0 if is_held_out else cursor)
-            found |= {first + i: batch.mismatched.parts(i) for i in range(len(batch.rows))}
+            found |= {first + i: batch.mismatched.parts()[i] for i in range(len(batch.rows))}
     assert found == expected
 
 
@@ -403,5 +403,5 @@ def test_batches_come_back_from_a_loader_process(kind):
         assert (after.rows, after.position, after.check_sum()) == (before.rows, before.position, before.check_sum())
         assert torch.equal(after.sequences.inputs, before.sequences.inputs)
         if kind == "feedback":
-            assert after.mismatched.parts(0) == before.mismatched.parts(0)
+            assert after.mismatched.parts()[0] == before.mismatched.parts()[0]
             assert torch.equal(after.is_desirable, before.is_desirable)
