@@ -61,7 +61,7 @@ def loaders(kind, global_batch, world_size, max_micro, equality="balanced", **mo
             plan=plan,
             rank=rank,
             make_batch=make_batch_of(kind),
-            is_coupled=kind == "feedback",
+            has_partners=kind == "feedback",
             **more,
         )
         for rank in range(world_size)
