@@ -987,6 +987,9 @@ def check_settings(header: dict, before: dict, job: dict, unread: list[tuple[str
     yield from check_accepted(header, before)
     try:
         wanted = identity_of(job)
+        # In 0.2.0, sdpa was the default of model.attention, and defaults are left out.
+        if wanted["model"] != identity["model"] and job["model"].get("attention") == "sdpa":
+            wanted["model"] = identity_of({**job, "model": {**job["model"], "attention": "auto"}})["model"]
     except Unread as error:
         unread.append(("settings", f"the job has {error}"))
         wanted = {}

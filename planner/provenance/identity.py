@@ -77,6 +77,18 @@ def identity_of(job: Job, dataset: SampleDataset, order: Order, *, is_stored: bo
     )
 
 
+def stored_identity(job: Job, dataset: SampleDataset, order: Order, recorded: TrainingIdentity) -> TrainingIdentity:
+    """The identity that a run's job gives it, by the defaults of the planner that recorded one.
+
+    An identity leaves out settings at their defaults. In 0.2.0, `model.attention` was sdpa by default.
+    """
+    found = identity_of(job, dataset, order, is_stored=True)
+    if found.model == recorded.model or not isinstance(job.model, HfModel) or job.model.attention != "sdpa":
+        return found
+    model = job.model.model_copy(update={"attention": HfModel.model_fields["attention"].default})
+    return identity_of(job.model_copy(update={"model": model}), dataset, order, is_stored=True)
+
+
 # Settings that change what a step does with its samples.
 _RECIPE = ("objective.", "train.clip_norm", "train.optimizer.", "train.precision", "train.schedule.")
 # Settings that also change the last bit: the rows of a forward pass, recomputation, and the threads of a CPU sum.

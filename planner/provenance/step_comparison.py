@@ -14,7 +14,7 @@ from planner.job.step_schedule import StepSchedule, learning_rate, lengths
 from planner.order.order import Order
 from planner.order.set_counts import SetCounts
 from planner.provenance.data_facts import data_facts, evaluation_changes, set_changes
-from planner.provenance.identity import identity_of, open_data, recorded_plan
+from planner.provenance.identity import open_data, recorded_plan, stored_identity
 from planner.provenance.lineage import Segment
 from planner.provenance.set_uses import SetUse, miscount_texts, uses_of
 from planner.provenance.stage import stage_of
@@ -215,7 +215,7 @@ class _Deriver:
         if header.job_digest not in self._opened:
             job = self._job(header)
             dataset, order = open_data(job)
-            identity = identity_of(job, dataset, order, is_stored=True)
+            identity = stored_identity(job, dataset, order, header.identity)
             # If the data is not the run's, the recorded number of samples is enough to check the schedule.
             samples = order.num_samples if identity.data == header.identity.data else header.num_samples
             self._opened[header.job_digest] = _Recipe(

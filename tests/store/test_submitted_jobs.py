@@ -7,7 +7,7 @@ import pytest
 
 from planner.cli.run_command import closing_text
 from planner.job import After, Job, Lora
-from planner.provenance.identity import identity_of, job_changes
+from planner.provenance.identity import identity_of, job_changes, stored_identity
 from planner.runner.execute import RunResult
 from planner.store.jobs import job_digest, job_file
 
@@ -72,3 +72,18 @@ def test_the_audits_line_names_the_loop_in_the_users_folder():
     """The user copies it into a shell there."""
     result = RunResult(url="/shared/run", step=4, total_steps=4, committed="", resume_command="")
     assert closing_text(unpacked(OWN, 1), result).endswith("planner audit /shared/run --code jobs/loop.py")
+
+
+@pytest.mark.parametrize("default", ["auto", "sdpa"])
+def test_a_default_that_has_changed_is_that_of_the_recorded_identity(default):
+    """0.2.0 left sdpa out of an identity. Since then it is recorded, as what is not the default."""
+    sdpa, now = (attention_of(attention) for attention in ("sdpa", default))
+    recorded = identity_of(now, Data, Data, is_stored=True)
+    assert stored_identity(sdpa, Data, Data, recorded) == recorded
+    other = identity_of(attention_of("eager"), Data, Data, is_stored=True)
+    assert stored_identity(sdpa, Data, Data, other) != other
+
+
+def attention_of(attention):
+    job = unpacked(HF, 1)
+    return job.model_copy(update={"model": job.model.model_copy(update={"attention": attention})})
