@@ -768,8 +768,8 @@ def settings_of(section: dict, objective: str, prefix: str = "") -> dict:
     return found
 
 
-def identity_of(job: dict) -> dict:
-    """Return the identity that a job gives a run, without the data's."""
+def identity_of(job: dict, recorded: str) -> dict:
+    """Return the identity that a job gives a run, without the data's. `recorded` is that of the model on record."""
     kind, equality = job["objective"]["kind"], current_name(job["batch"]["equality"])
     if kind not in OBJECTIVES:
         raise Unread(f"objective {kind!r}, which another package brings")
@@ -781,10 +781,14 @@ def identity_of(job: dict) -> dict:
             raise Wrong(f"its job has settings that this script does not know: {', '.join(unknown)[:200]}")
         return sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
 
+    model = digest(("model.", "after.manifest"))
+    if model != recorded and settings.get("model.attention") == "sdpa":  # its default in 0.2.0, and so left out
+        del settings["model.attention"]
+        model = digest(("model.", "after.manifest"))
     return {
         "global_batch": job["batch"]["global"],
         "seed": job["train"]["seed"],
-        "model": digest(("model.", "after.manifest")),
+        "model": model,
         "optimizer": job["train"]["optimizer"]["kind"],
         "equality": equality,
         "recipe": digest(BITWISE_RECIPE if equality == "bitwise" else RECIPE),
@@ -986,10 +990,7 @@ def check_settings(header: dict, before: dict, job: dict, unread: list[tuple[str
             yield f"another {field!r} than before, and nobody accepted it"
     yield from check_accepted(header, before)
     try:
-        wanted = identity_of(job)
-        # In 0.2.0, sdpa was the default of model.attention, and defaults are left out.
-        if wanted["model"] != identity["model"] and job["model"].get("attention") == "sdpa":
-            wanted["model"] = identity_of({**job, "model": {**job["model"], "attention": "auto"}})["model"]
+        wanted = identity_of(job, identity["model"])
     except Unread as error:
         unread.append(("settings", f"the job has {error}"))
         wanted = {}

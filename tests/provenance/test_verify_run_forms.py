@@ -157,7 +157,7 @@ class _Data:
 
 def same_identity(script, job):
     ours = identity_of(job, _Data, _Data).model_dump()
-    theirs = script.identity_of(json.loads(job_file(job)))
+    theirs = script.identity_of(json.loads(job_file(job)), ours["model"])
     assert {field: ours[field] for field in theirs} == theirs
     assert {*ours} - {*theirs} == {"data"}
     return ours["model"], ours["recipe"]
@@ -232,10 +232,10 @@ def test_settings_that_it_does_not_know_are_told(script):
     """An objective of a package is not checked, and another setting is wrong."""
     job = json.loads(job_file(make_job({"kind": "text", "path": "t"})))
     with pytest.raises(script.Unread, match="'mine', which another package brings"):
-        script.identity_of({**job, "objective": {"kind": "mine", "beta": 0.1}})
+        script.identity_of({**job, "objective": {"kind": "mine", "beta": 0.1}}, "")
     job["train"]["optimizer"]["nesterov"] = True
     with pytest.raises(script.Wrong, match=r"does not know: train\.optimizer\.nesterov"):
-        script.identity_of(job)
+        script.identity_of(job, "")
 
 
 @given(
