@@ -11,5 +11,5 @@ not be resumed at another world size.
     user_dataset                    a data set of the user's own
     open                            a job's data section -> the data set that reads it
 
-`__init__` imports nothing, so that `paths` and `model_files` stay light.
+`__init__` imports nothing, so that `paths` and `model_folder` stay light.
 """

@@ -2,12 +2,12 @@
 
 from collections import Counter
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+from planner.data.model_folder import ModelFolder
 from planner.errors import TrainingFailed
 from planner.job import GptModel, HfModel, Model, Train
 from planner.job.compute import VARLEN, kernels_of
@@ -24,18 +24,33 @@ from planner.train.world import World
 
 
 def make_model(
-    config: Model, train: Train, world: World, *, first_weights: bool = True, earlier: EarlierWeights | None = None
+    config: Model,
+    train: Train,
+    world: World,
+    *,
+    folder: ModelFolder | None = None,
+    first_weights: bool = True,
+    earlier: EarlierWeights | None = None,
 ) -> nn.Module:
     """A job's sharded model with its first weights, which are equal at every world size.
 
     Without `first_weights`, trained parameters are uninitialised, for a commit to be loaded into them. With `earlier`,
-    the first weights are those of an earlier run, and else they are read from files or drawn.
+    the first weights are those of an earlier run, and else they are read from `folder` or drawn.
+
+    Args:
+        config: of the job.
+        train: of the job.
+        world: all workers call it.
+        folder: of a model of transformers. None: another model.
+        first_weights: whether the model gets its first weights.
+        earlier: the weights of an earlier run.
 
     Raises:
         UserError: on every worker, if there is no such model, or it cannot be trained with the job's settings.
     """
     if isinstance(config, HfModel):
-        return _make_hf(config, train, world, first_weights=first_weights, earlier=earlier)
+        assert folder is not None
+        return _make_hf(config, folder, train, world, first_weights=first_weights, earlier=earlier)
     if first_weights and earlier is None:
         return shard(build_model(config, train).to(world.device), world, train)
     assert isinstance(config, GptModel)
@@ -57,14 +72,21 @@ def build_model(config: Model, train: Train) -> nn.Module:
 
 
 def _make_hf(
-    config: HfModel, train: Train, world: World, *, first_weights: bool, earlier: EarlierWeights | None
+    config: HfModel,
+    folder: ModelFolder,
+    train: Train,
+    world: World,
+    *,
+    first_weights: bool,
+    earlier: EarlierWeights | None,
 ) -> nn.Module:
     """Build on the meta device, shard, then fill. A worker holds its shard and at most one more tensor or block."""
     if config.attention == VARLEN:
         world.agree(lambda: varlen_attention.require(world.device))
-    model, folder = world.agree(
+    model = world.agree(
         lambda: build_on_meta(
             config,
+            folder,
             activation_checkpointing=train.activation_checkpointing,
             auto_attention=fastest_attention(world.device, train.precision),
             use_liger=kernels_of(train.kernels) == "liger",
@@ -84,7 +106,7 @@ def _fill(
     config: HfModel,
     model: HfCausal,
     bare: HfCausal,
-    folder: Path,
+    folder: ModelFolder,
     seed: int,
     *,
     first_weights: bool,
@@ -155,14 +177,14 @@ def _largest_list(model: nn.Module) -> dict[str, nn.Module]:
     return {f"{name}.{number}": block for number, block in enumerate(largest)}
 
 
-def hf_shapes(config: HfModel) -> ModelShapes:
+def hf_shapes(config: HfModel, folder: ModelFolder) -> ModelShapes:
     """The shapes of the parameters that a job with this model trains, adapters alone if it has any.
 
     The model is built as the workers build it, without its weights. That takes seconds, mostly to import transformers.
 
     Raises:
-        UserError: there is no such model, or it cannot be trained with the job's settings.
+        UserError: the folder holds no model that can be trained with the job's settings.
     """
-    model, _ = build_for_shapes(config)
+    model = build_for_shapes(config, folder)
     trained = Counter(tuple(parameter.shape) for parameter in model.parameters() if parameter.requires_grad)
     return ModelShapes(trained=trained, num_blocks=len(blocks_of(model)))

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from planner.base.version import VERSION
-from planner.data import model_files
+from planner.data.model_folder import CONFIG, ModelFolder
+from planner.data.tokenizer_files import FILES
 from planner.errors import StoreError, UserError
 from planner.job import HfModel
 from planner.provenance.stage import EarlierCommit
@@ -29,20 +30,6 @@ from planner.train.state import MODEL
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
-# The files of a tokenizer in all forms that transformers writes, and the settings of generation.
-_COPIED = (
-    "generation_config.json",
-    "tokenizer*.json",
-    "tokenizer.model",
-    "*.tiktoken",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "spiece.model",
-    "chat_template.*",
-)
 DType = Literal["fp32", "bf16"]
 What = Literal["model", "adapter", "merged model"]
 Progress = Callable[[int, int], None]
@@ -56,7 +43,8 @@ class Writer:
     run: RunFolder
     manifest: Manifest
     model: HfModel
-    source: Path
+    source: ModelFolder
+    """the files that the run's first weights came from"""
     base: EarlierCommit | None
     """the commit of an earlier run that has the weights below the adapters. None: they are in `source`"""
     folder: Path
@@ -65,7 +53,7 @@ class Writer:
 
     def write(self, *, merge: bool) -> tuple[What, list[Path], int]:
         """Write all files. Returns the kind of export, the files with tensors, and the number of tensors."""
-        bare, _ = build_for_shapes(self.model)
+        bare = build_for_shapes(self.model, self.source)
         self._copy_tokenizer()
         if self.model.lora is None:
             return "model", *self._weights(bare, self._trained(bare))
@@ -97,7 +85,7 @@ class Writer:
         found = {transformers_name(name): buffer for name, buffer in stored_buffers(bare)}
         if not found or self.model.weights == "random":
             return
-        stored = model_files.stored_tensors(self.source)
+        stored = self.source.tensors
         in_files = private.names_in_model(bare.hf, stored, dict(found))
         for name, buffer in sorted(found.items()):
             tensor = torch.empty(buffer.shape)
@@ -133,7 +121,7 @@ class Writer:
 
     def _frozen(self, bare: HfCausal, names: list[str]) -> Iterator[Tensor]:
         """The weights of these names in the source's files."""
-        stored = model_files.stored_tensors(self.source)
+        stored = self.source.tensors
         known: dict[str, Any] = {
             # Under all of their names: a file may hold a tied weight under any of them.
             transformers_name(name): p
@@ -182,18 +170,16 @@ class Writer:
         return tensor_files.write(self.folder, stem, planned, tensors, DTYPES[self.dtype], metadata)
 
     def _write_config(self, bare: HfCausal) -> None:
-        config = model_files.read_config(self.source)
+        config = dict(self.source.config)
         config["architectures"] = [type(bare.hf).__name__]
         # transformers 5 reads either name, 4 only the older one.
         config["torch_dtype" if "torch_dtype" in config else "dtype"] = str(DTYPES[self.dtype]).removeprefix("torch.")
-        (self.folder / model_files.CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+        (self.folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
 
     def _copy_tokenizer(self) -> None:
         """Copy tokenizer, chat template and generation settings."""
-        for pattern in _COPIED:
-            for file in self.source.glob(pattern):
-                model_files.require_inside_folder(self.source, file)
-                shutil.copyfile(file, self.folder / file.name)
+        for file in self.source.files("generation_config.json", *FILES):
+            shutil.copyfile(file, self.folder / file.name)
         if self.model.chat_template is not None:
             try:
                 shutil.copyfile(self.model.chat_template, self.folder / "chat_template.jinja")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from planner.base.disk import disk_full_text, no_room
-from planner.data.model_files import INDEX
+from planner.data.model_folder import INDEX
 from planner.errors import RunError
 
 # The size at which transformers also splits files (`save_pretrained`, decimal gigabytes).

@@ -7,7 +7,10 @@ import struct
 
 import pytest
 
-from planner.data import model_files
+from planner.data import model_checks
+from planner.data.job_folders import JobFolders, check_here
+from planner.data.model_checks import require_fit
+from planner.data.model_folder import INDEX, ModelFolder
 from planner.errors import ResumeRefused, UserError
 from planner.job import HfModel, Job
 from planner.provenance.identity import require_same_first_weights, require_same_model
@@ -40,10 +43,18 @@ def model(path, **settings):
     return HfModel.model_validate({"kind": "hf", "path": str(path), "context": 64, **settings})
 
 
+def check(model):
+    """Find and check the folder of a model."""
+    found = ModelFolder.find(model)
+    require_fit(found, model)
+    return found
+
+
 def test_a_whole_folder_passes(folder):
     """And every tensor is found, with its place in the file."""
-    assert model_files.check(model(folder)) == folder
-    tensors = model_files.stored_tensors(folder)
+    found = check(model(folder))
+    assert found.path == folder
+    tensors = found.tensors
     assert {name: (t.shape, t.end - t.start) for name, t in tensors.items()} == {
         "a.weight": ((1000,), 4000),
         "b.weight": ((10,), 40),
@@ -80,13 +91,13 @@ def test_a_configuration_that_cannot_be_trained_is_refused(folder, change, words
     """By the file, with what it says."""
     (folder / "config.json").write_text(json.dumps({**CONFIG, **change}))
     with pytest.raises(UserError, match=words):
-        model_files.check(model(folder))
+        check(model(folder))
 
 
 def test_a_configuration_without_a_model_type_is_said_to_have_none(folder):
     (folder / "config.json").write_text(json.dumps({"architectures": CONFIG["architectures"]}))
     with pytest.raises(UserError, match="it has no model_type, so it is not the file of a Hugging Face model"):
-        model_files.check(model(folder))
+        check(model(folder))
 
 
 @pytest.mark.parametrize(
@@ -94,54 +105,54 @@ def test_a_configuration_without_a_model_type_is_said_to_have_none(folder):
     [({}, "missing"), ({"weight_map": None}, "null"), ({"weight_map": ["\x1b"]}, r'["\u001b"] (an array)')],
 )
 def test_a_weight_map_that_is_no_map_is_shown(folder, index, found):
-    (folder / model_files.INDEX).write_text(json.dumps(index))
+    (folder / INDEX).write_text(json.dumps(index))
     with pytest.raises(UserError, match=f"its weight_map is {re.escape(found)}, and must be an object"):
-        model_files.check(model(folder))
+        check(model(folder))
 
 
 def test_a_stretched_rope_knows_more_positions(folder):
     """By its factor, from the positions that it was trained for."""
     rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
     (folder / "config.json").write_text(json.dumps({**CONFIG, "max_position_embeddings": 16, "rope_scaling": rope}))
-    model_files.check(model(folder))
+    check(model(folder))
 
 
 def test_files_that_are_not_there_or_torn_are_named(folder, tmp_path):
     """Folder, configuration, weights."""
     with pytest.raises(UserError, match="no such folder"):
-        model_files.check(model(tmp_path / "nowhere"))
-    with pytest.raises(UserError, match=r"config.json cannot be read"):
-        model_files.check(model(tmp_path))
+        check(model(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match=r"not the folder of a Hugging Face model: it has no config\.json"):
+        check(model(tmp_path))
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
     with pytest.raises(UserError, match="torn"):
-        model_files.check(model(folder))
+        check(model(folder))
     weights.write_bytes(b"pickle")
     with pytest.raises(UserError, match="not a safetensors file"):
-        model_files.check(model(folder))
+        check(model(folder))
     weights.rename(folder / "pytorch_model.bin")
     with pytest.raises(UserError, match="Its weights are pickles"):
-        model_files.check(model(folder))
-    model_files.check(model(folder, weights="random"))
-    (folder / model_files.INDEX).write_text(json.dumps({"weight_map": {"a.weight": "gone.safetensors"}}))
+        check(model(folder))
+    check(model(folder, weights="random"))
+    (folder / INDEX).write_text(json.dumps({"weight_map": {"a.weight": "gone.safetensors"}}))
     with pytest.raises(UserError, match=r"gone\.safetensors: cannot be read"):
-        model_files.check(model(folder))
+        check(model(folder))
 
 
 def test_a_missing_library_is_named_with_its_extra(folder, monkeypatch):
     """peft only where adapters are asked for."""
-    find = model_files.importlib.util.find_spec
-    monkeypatch.setattr(model_files.importlib.util, "find_spec", lambda name: None if name == "peft" else find(name))
-    model_files.check(model(folder))
+    find = model_checks.importlib.util.find_spec
+    monkeypatch.setattr(model_checks.importlib.util, "find_spec", lambda name: None if name == "peft" else find(name))
+    check(model(folder))
     with pytest.raises(UserError, match=r"model.kind hf needs peft: pip install '\.\[hf\]' in planner's checkout, or"):
-        model_files.check(model(folder, lora={}))
+        check(model(folder, lora={}))
 
 
 def test_a_fingerprint_tells_weights_apart(folder, tmp_path):
     """A copy has the same one. Other values of the same shapes, or another configuration, have another."""
 
     def fingerprint(of=folder, *, weights=True):
-        return model_files.folder_fingerprint(of, weights=weights)
+        return ModelFolder(path=of).fingerprint(weights=weights)
 
     first, config = fingerprint(), fingerprint(weights=False)
     shutil.copytree(folder, tmp_path / "copy")
@@ -223,10 +234,10 @@ def test_a_policy_is_held_to_a_model_with_its_tokens(folder, tmp_path):
 
     write(folder, {"a": 0, "b": 1})
     write(other, {"a": 0, "b": 1}, post_processor=None)
-    model_files.require_same_tokens(job)
+    JobFolders.of(job, ModelFolder.find).require_same_tokens()
     write(other, {"b": 0, "a": 1})
     with pytest.raises(UserError, match="has other tokens than that of"):
-        model_files.check_here(job)
+        check_here(job)
     write(other, {"a": 0, "b": 1}, size=5)
     with pytest.raises(UserError, match=r"knows 5 tokens and .* 4"):
-        model_files.check_here(job)
+        check_here(job)

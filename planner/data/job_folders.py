@@ -1,0 +1,103 @@
+"""The folders of the Hugging Face models that a job names: the one that is trained, and its reference model."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from planner.data.model_checks import require_extra, require_fit
+from planner.data.model_folder import ModelFolder
+from planner.data.tokenizer_files import FAST
+from planner.errors import UserError
+from planner.job import HfModel, Job
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFolders:
+    """The folders of a job's models. None: the job names no such model, or its folder is not on this machine."""
+
+    model: ModelFolder | None
+    reference: ModelFolder | None
+
+    @classmethod
+    def of(cls, job: Job, look: Callable[[HfModel], ModelFolder | None]) -> "JobFolders":
+        """Look for each model by `ModelFolder.here` or `ModelFolder.find`.
+
+        Raises:
+            UserError: as `look`.
+        """
+        model, reference = models_of(job)
+        return cls(model=look(model) if model else None, reference=look(reference) if reference else None)
+
+    def fingerprint(self, job: Job) -> str:
+        """The model's fingerprint. If a reference model is named, a space and its own follow. Empty without a model.
+
+        Raises:
+            UserError: the files cannot be read.
+        """
+        pairs = zip(models_of(job), (self.model, self.reference), strict=True)
+        found = [folder.fingerprint(weights=each.weights == "pretrained") for each, folder in pairs if each and folder]
+        return " ".join(found)
+
+    def require_same_tokens(self) -> None:
+        """Check that the model and its reference model have one vocabulary, if both are on this machine.
+
+        Raises:
+            UserError: their vocabularies differ.
+        """
+        ours, theirs = self.model, self.reference
+        if ours is None or theirs is None:
+            return
+        here, there = ours.config.get("vocab_size"), theirs.config.get("vocab_size")
+        if here != there:
+            raise UserError(
+                f"objective.reference_model: {theirs.path} knows {there} tokens and {ours.path} {here}. "
+                "Name a model with the tokenizer of the policy"
+            )
+        here, there = _tokens(ours), _tokens(theirs)
+        if here and there and here != there:
+            raise UserError(
+                f"objective.reference_model: the tokenizer of {theirs.path} has other tokens than that of "
+                f"{ours.path}. Name a model with the tokenizer of the policy"
+            )
+
+
+def models_of(job: Job) -> tuple[HfModel | None, HfModel | None]:
+    """The Hugging Face model that is trained, and the reference model. None where the job names no such model."""
+    if not isinstance(job.model, HfModel):
+        return None, None
+    if (path := job.reference.model) is None:
+        return job.model, None
+    changes = {"path": path, "revision": None, "weights": "pretrained", "lora": None, "frozen": "fp32"}
+    return job.model, job.model.model_copy(update=changes)
+
+
+def check_here(job: Job) -> JobFolders:
+    """Check those models of a job that are on this machine. Nothing is downloaded.
+
+    Raises:
+        UserError: a model cannot be trained as the job says.
+    """
+    if isinstance(job.model, HfModel):
+        require_extra(lora=job.model.lora is not None)
+    folders = JobFolders.of(job, ModelFolder.here)
+    for model, folder in zip(models_of(job), (folders.model, folders.reference), strict=True):
+        if model and folder:
+            require_fit(folder, model)
+    folders.require_same_tokens()
+    return folders
+
+
+def of_trained(fingerprint: str) -> str:
+    """The part of a job's `fingerprint` that is the trained model's. Empty if there is none."""
+    return fingerprint.partition(" ")[0]
+
+
+def _tokens(folder: ModelFolder) -> Any:
+    """The tokens in a fast tokenizer's file, None if there is no such file."""
+    if not (folder.path / FAST).exists():
+        return None
+    found = folder.read_json(FAST)
+    added, model = found.get("added_tokens") or [], found.get("model") or {}
+    if not isinstance(added, list) or not isinstance(model, dict) or not all(isinstance(each, dict) for each in added):
+        raise UserError(f"{folder.path / FAST}: not the file of a tokenizer. Copy it again")
+    return model.get("vocab"), [(token.get("id"), token.get("content")) for token in added]
