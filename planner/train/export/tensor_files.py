@@ -1,10 +1,8 @@
-"""Writes tensors into safetensors files in the Hugging Face layout, with only one tensor in memory at a time.
-
-The library's own writer takes all tensors of a file at once, so the format is written here: 8 bytes of length, a JSON
-header with each tensor's type, shape and place, then the tensors (github.com/huggingface/safetensors, "Format").
-"""
+"""Writes tensors into safetensors files in the Hugging Face layout, with one file's tensors in memory at a time."""
 
 import json
+import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +18,8 @@ from planner.errors import RunError
 
 # The size at which transformers also splits files (`save_pretrained`, decimal gigabytes).
 MOST_BYTES = 5 * 10**9
-_CODES = {torch.float32: "F32", torch.bfloat16: "BF16"}
+# The library's errors of the disk end with the number of the system's error.
+_DISK_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,19 +56,35 @@ def write(
     size = sum(_num_bytes(plan, dtype.itemsize) for plan in planned)
     with _removed_if_full([folder / name for name in names], size):
         for name, part in zip(names, parts, strict=True):
-            with (folder / name).open("wb") as stream:
-                stream.write(_header(part, dtype, metadata))
-                for plan in part:
-                    tensor = next(coming)
-                    assert tuple(tensor.shape) == plan.shape
-                    # As bytes: numpy has no bfloat16.
-                    flat = tensor.to(dtype).contiguous().view(-1)
-                    stream.write(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
+            _save(folder / name, {plan.name: _next(coming, plan, dtype) for plan in part}, metadata)
         if count > 1:
             where = {plan.name: name for name, part in zip(names, parts, strict=True) for plan in part}
             index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(where.items()))}
             (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
     return [folder / name for name in names]
+
+
+def _next(coming: Iterator[Tensor], plan: TensorSpec, dtype: torch.dtype) -> Tensor:
+    tensor = next(coming)
+    assert tuple(tensor.shape) == plan.shape
+    return tensor.to(dtype).contiguous()
+
+
+def _save(file: Path, tensors: dict[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write one file.
+
+    Raises:
+        OSError: the disk refuses it.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        save_file(tensors, file, {"format": "pt", **metadata})
+    except SafetensorError as error:
+        if (found := _DISK_ERROR.search(str(error))) is None:
+            raise
+        raise OSError(number := int(found[1]), os.strerror(number), str(file)) from error
 
 
 @contextmanager
@@ -102,18 +117,6 @@ def _cut(planned: Sequence[TensorSpec], itemsize: int, most_bytes: int) -> Itera
         part.append(plan)
         size += num_bytes
     yield part
-
-
-def _header(part: Sequence[TensorSpec], dtype: torch.dtype, metadata: Mapping[str, str]) -> bytes:
-    entries: dict[str, object] = {"__metadata__": {"format": "pt", **metadata}}
-    offset = 0
-    for plan in part:
-        end = offset + _num_bytes(plan, dtype.itemsize)
-        entries[plan.name] = {"dtype": _CODES[dtype], "shape": list(plan.shape), "data_offsets": [offset, end]}
-        offset = end
-    content = json.dumps(entries, separators=(",", ":")).encode()
-    content += b" " * (-len(content) % 8)  # aligns the tensors, as the library does
-    return len(content).to_bytes(8, "little") + content
 
 
 def _num_bytes(plan: TensorSpec, itemsize: int) -> int:
