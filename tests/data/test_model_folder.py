@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import struct
+from fnmatch import fnmatch
 
 import pytest
 
@@ -137,6 +138,76 @@ def test_files_that_are_not_there_or_torn_are_named(folder, tmp_path):
     (folder / INDEX).write_text(json.dumps({"weight_map": {"a.weight": "gone.safetensors"}}))
     with pytest.raises(UserError, match=r"gone\.safetensors: cannot be read"):
         check(model(folder))
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A cache with `org/tiny`, whose files `hub(*names)` takes from a whole model, and what is asked of the hub."""
+    import huggingface_hub
+
+    snapshot = tmp_path / "cache" / "models--org--tiny" / "snapshots" / ("0" * 40)
+    whole = {
+        "config.json": json.dumps(CONFIG).encode(),
+        "tokenizer.json": b"{}",
+        "model.safetensors": struct.pack("<Q", 2) + b"{}",
+        INDEX: json.dumps({"weight_map": {"a": "model.safetensors", "b": "second.safetensors"}}).encode(),
+        "second.safetensors": struct.pack("<Q", 2) + b"{}",
+        "pytorch_model.bin": b"pickles",
+    }
+    asked = []
+
+    def keep(*names):
+        snapshot.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            (snapshot / name).write_bytes(whole[name])
+        return snapshot, asked
+
+    def download(name, *, revision, allow_patterns):
+        asked.append((name, revision))
+        keep(*(file for file in whole if any(fnmatch(file, pattern) for pattern in allow_patterns)))
+        return str(snapshot)
+
+    (snapshot.parent.parent / "refs").mkdir(parents=True)
+    (snapshot.parent.parent / "refs" / "main").write_text("0" * 40)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(huggingface_hub.HfApi, "repo_info", lambda *_, **__: None)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    return keep
+
+
+FIRST, BOTH = ["model.safetensors"], ["model.safetensors", "second.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("files", "weights", "is_here"),
+    [
+        ([], "pretrained", False),
+        (["config.json"], "random", True),
+        (["config.json"], "pretrained", False),
+        (["config.json", "tokenizer.json"], "pretrained", False),
+        (["config.json", *FIRST], "pretrained", True),
+        (["config.json", INDEX, *FIRST], "pretrained", False),
+        (["config.json", INDEX, *BOTH], "pretrained", True),
+        (["config.json", "pytorch_model.bin"], "pretrained", True),  # refused, and the hub has nothing better
+    ],
+)
+def test_what_the_cache_lacks_is_downloaded_and_nothing_else(hub, files, weights, is_here):
+    """Such as the weights of a model whose tokenizer is in the cache. The driver's look downloads nothing."""
+    snapshot, asked = hub(*files)
+    tiny = model("org/tiny", weights=weights)
+    assert (ModelFolder.here(tiny) is not None) == is_here
+    assert asked == []
+    assert ModelFolder.find(tiny).path == snapshot
+    assert asked == [("org/tiny", None)] * (not is_here)
+    assert ModelFolder.here(tiny) is not None
+
+
+def test_a_tokenizer_is_downloaded_without_weights(hub):
+    snapshot, asked = hub("config.json")
+    tiny = model("org/tiny")
+    assert ModelFolder.find_tokenizer(tiny).path == ModelFolder.find_tokenizer(tiny).path == snapshot
+    assert asked == [("org/tiny", None)]
+    assert not [*snapshot.glob("*.safetensors")]
 
 
 def test_a_missing_library_is_named_with_its_extra(folder, monkeypatch):
