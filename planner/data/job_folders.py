@@ -28,15 +28,13 @@ class JobFolders:
         model, reference = models_of(job)
         return cls(model=look(model) if model else None, reference=look(reference) if reference else None)
 
-    def fingerprint(self, job: Job) -> str:
+    def fingerprint(self) -> str:
         """The model's fingerprint. If a reference model is named, a space and its own follow. Empty without a model.
 
         Raises:
             UserError: the files cannot be read.
         """
-        pairs = zip(models_of(job), (self.model, self.reference), strict=True)
-        found = [folder.fingerprint(weights=each.weights == "pretrained") for each, folder in pairs if each and folder]
-        return " ".join(found)
+        return " ".join(folder.fingerprint() for folder in (self.model, self.reference) if folder)
 
     def require_same_tokens(self) -> None:
         """Check that the model and its reference model have one vocabulary, if both are on this machine.
@@ -80,9 +78,8 @@ def check_here(job: Job) -> JobFolders:
     if isinstance(job.model, HfModel):
         require_extra(lora=job.model.lora is not None)
     folders = JobFolders.of(job, ModelFolder.here)
-    for model, folder in zip(models_of(job), (folders.model, folders.reference), strict=True):
-        if model and folder:
-            require_fit(folder, model)
+    for folder in filter(None, (folders.model, folders.reference)):
+        require_fit(folder)
     folders.require_same_tokens()
     return folders
 

@@ -11,7 +11,6 @@ from typing import Any
 from planner.base.text import how_to_install
 from planner.data.model_folder import CONFIG, ModelFolder
 from planner.errors import UserError
-from planner.job import HfModel
 
 # Building a layer takes milliseconds even without memory. The deepest model known has 160.
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
@@ -32,18 +31,18 @@ def require_extra(*, lora: bool) -> None:
         raise UserError(f"model.kind hf needs {' and '.join(missing)}: {how_to_install('hf')}")
 
 
-def require_fit(folder: ModelFolder, model: HfModel) -> None:
+def require_fit(folder: ModelFolder) -> None:
     """Check the libraries, and the files, configuration and weights in a model's folder.
 
     Raises:
         UserError: the model cannot be trained as the job says.
     """
-    require_extra(lora=model.lora is not None)
+    require_extra(lora=folder.model.lora is not None)
     folder.require_readable()
     _require_causal(folder)
     _require_layers(folder)
-    _require_context(folder, model.context)
-    if model.weights == "pretrained":
+    _require_context(folder)
+    if folder.model.weights == "pretrained":
         _ = folder.tensors  # raises an error if there are none
 
 
@@ -64,7 +63,7 @@ def _require_causal(folder: ModelFolder) -> None:
         raise UserError(f"{where}: its weights are quantized and cannot be trained. Use the original ones")
 
 
-def _require_context(folder: ModelFolder, context: int) -> None:
+def _require_context(folder: ModelFolder) -> None:
     """Check that the model knows every position of a sample.
 
     Raises:
@@ -87,9 +86,9 @@ def _require_context(folder: ModelFolder, context: int) -> None:
         longest = original or known[0]
     if longest < _LEAST_CONTEXT:
         raise UserError(f"{where}: it knows {longest} positions, too few for a sample. Copy the file again")
-    if context > longest:
+    if folder.model.context > longest:
         raise UserError(
-            f"model.context is {context}, and {where} knows {longest} positions"
+            f"model.context is {folder.model.context}, and {where} knows {longest} positions"
             f"{f' at which rope {kind!r} is the same for all samples' if kind in ('dynamic', 'longrope') else ''}. "
             f"Write model.context: {longest} or less"
         )

@@ -39,8 +39,10 @@ _MOST_PATH, _MOST_REASON = 200, 200
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFolder:
-    """A Hugging Face model's files on this machine. The configuration and the headers of weights are read once."""
+    """A Hugging Face model of a job, and its files on this machine. Configuration and headers are read once."""
 
+    model: HfModel
+    """as the job names it"""
     path: Path
 
     @classmethod
@@ -62,7 +64,7 @@ class ModelFolder:
             UserError: there is no such folder, and the hub has no such name or cannot be reached.
         """
         weights = (_WEIGHTS,) if model.weights == "pretrained" else ()
-        return cls.here(model) or cls(path=_downloaded(model, (*_TEXTS, *weights)))
+        return cls.here(model) or cls(model=model, path=_downloaded(model, (*_TEXTS, *weights)))
 
     @classmethod
     def find_tokenizer(cls, model: HfModel) -> "ModelFolder":
@@ -72,14 +74,15 @@ class ModelFolder:
             UserError: there is no such folder, and the hub has no such name or cannot be reached.
         """
         has_tokenizer = cls._here(model, lambda folder: vocabulary_file(folder.path) is not None)
-        return has_tokenizer or cls(path=_downloaded(model, _TEXTS))
+        return has_tokenizer or cls(model=model, path=_downloaded(model, _TEXTS))
 
     @classmethod
     def _here(cls, model: HfModel, is_whole: Callable[["ModelFolder"], bool]) -> "ModelFolder | None":
         if (local := _local(model.path)) is not None:
-            return cls(path=local)
+            return cls(model=model, path=local)
         cached = cached_folder(model.path, model.revision)
-        return cls(path=cached) if cached is not None and is_whole(cls(path=cached)) else None
+        folder = None if cached is None else cls(model=model, path=cached)
+        return folder if folder and is_whole(folder) else None
 
     def _has_weights(self) -> bool:
         """Whether the cache has all weights, or some that the hub does not have in a form that planner reads."""
@@ -95,7 +98,9 @@ class ModelFolder:
         Raises:
             UserError: it cannot be read, or is not the configuration of a Hugging Face model.
         """
-        found, file = self._object(CONFIG, self._config_text), self.path / CONFIG
+        if not (file := self.path / CONFIG).exists():
+            raise UserError(f"{self.path}: not the folder of a Hugging Face model: it has no {CONFIG}")
+        found = self.read_json(CONFIG, _MAX_CONFIG_BYTES)
         if "model_type" not in found:
             raise UserError(f"{file}: it has no model_type, so it is not the file of a Hugging Face model")
         if not isinstance(kind := found["model_type"], str) or not _MODEL_TYPE.fullmatch(kind):
@@ -104,12 +109,6 @@ class ModelFolder:
                 "again"
             )
         return found
-
-    @cached_property
-    def _config_text(self) -> bytes:
-        if not (self.path / CONFIG).exists():
-            raise UserError(f"{self.path}: not the folder of a Hugging Face model: it has no {CONFIG}")
-        return self._content(CONFIG, _MAX_CONFIG_BYTES)
 
     @cached_property
     def tensors(self) -> Mapping[str, StoredTensor]:
@@ -142,20 +141,19 @@ class ModelFolder:
             raise UserError(f"{index}: it names {foreign[0]!r}, which is not a file in its folder")
         return [self.inside(name) for name in names]
 
-    def fingerprint(self, *, weights: bool) -> str:
+    def fingerprint(self) -> str:
         """64 hex digits over the configuration and the weights: all names, types, shapes, and a sample of each tensor.
 
         Only a sample, since reading all bytes would take as long as loading. Training changes every part of a tensor,
-        so weights of two trainings differ in the sample. A single altered number is not noticed.
-
-        Args:
-            weights: whether to include the weights.
+        so weights of two trainings differ in the sample. A single altered number is not noticed. If the job draws the
+        weights, the fingerprint is over the configuration alone.
 
         Raises:
             UserError: the files cannot be read.
         """
-        _ = self.config  # is sound
-        digest, tensors = sha256(self._config_text), self.tensors if weights else {}
+        _ = self.config  # raises an error if it is no configuration
+        digest = sha256(self._content(CONFIG, _MAX_CONFIG_BYTES))
+        tensors = self.tensors if self.model.weights == "pretrained" else {}
         for name, tensor in sorted(tensors.items(), key=lambda item: (str(item[1].file), item[1].start)):
             middle = (tensor.start + tensor.end) // 2
             begin = max(tensor.start, middle - _SAMPLED_BYTES // 2)
@@ -180,13 +178,16 @@ class ModelFolder:
             raise UserError(f"{file}: a link that leads out of the model's folder. Replace it by a copy")
         return file
 
-    def read_json(self, name: str) -> dict[str, Any]:
+    def read_json(self, name: str, most_bytes: int = _MAX_JSON_BYTES) -> dict[str, Any]:
         """The object in a JSON file of the folder.
 
         Raises:
             UserError: the file cannot be read, or holds something else.
         """
-        return self._object(name, self._content(name, _MAX_JSON_BYTES))
+        try:
+            return json_object(self._content(name, most_bytes))
+        except NoJson as error:
+            raise UserError(f"{self.path / name}: {error}") from error
 
     def files(self, *patterns: str) -> list[Path]:
         """The files of the folder whose names match a pattern, sorted.
@@ -220,12 +221,6 @@ class ModelFolder:
             return read_bounded(file := self.inside(name), most_bytes)
         except OSError as error:
             raise UserError(f"{file}: cannot be read: {error.strerror or error}") from error
-
-    def _object(self, name: str, content: bytes) -> dict[str, Any]:
-        try:
-            return json_object(content)
-        except NoJson as error:
-            raise UserError(f"{self.path / name}: {error}") from error
 
 
 def _local(path: str) -> Path | None:

@@ -36,20 +36,21 @@ def _shapes(job: Job, *, may_build: bool) -> ModelShapes | NotKnown:
     if not isinstance(model, HfModel):
         return NotKnown(reason=_OWN_LOOP)
     try:
-        return _hf_shapes(ModelFolder.here(model), model, may_build=may_build)
+        folder = ModelFolder.here(model)
+        if folder is None:
+            return NotKnown(reason=f"{model.path} is not on this machine. Run this on one that has it")
+        return _hf_shapes(folder, may_build=may_build)
     except UserError as error:
         return NotKnown(reason=str(error))
 
 
-def _hf_shapes(folder: ModelFolder | None, model: HfModel, *, may_build: bool) -> ModelShapes | NotKnown:
+def _hf_shapes(folder: ModelFolder, *, may_build: bool) -> ModelShapes | NotKnown:
     """The shapes of a model in a folder.
 
     Raises:
         UserError: the folder holds no model that can be trained with the job's settings.
     """
-    if folder is None:
-        return NotKnown(reason=f"{model.path} is not on this machine. Run this on one that has it")
-    if (found := stored_shapes(folder, model)) is not None:
+    if (found := stored_shapes(folder)) is not None:
         return found
     if not may_build:
         return NotKnown(reason="the model's files do not tell. See planner run JOB --dry-run, which builds the model")
@@ -57,4 +58,4 @@ def _hf_shapes(folder: ModelFolder | None, model: HfModel, *, may_build: bool) -
         return NotKnown(reason=f"only transformers can tell for this model: {how_to_install('hf')}")
     from planner.train.shard import hf_shapes  # torch and transformers
 
-    return hf_shapes(model, folder)
+    return hf_shapes(folder)

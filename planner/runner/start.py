@@ -21,7 +21,7 @@ from planner.dispatch.launch import absolute
 from planner.dispatch.token_file import token_warning
 from planner.dispatch.worker import MakeHooks, worker_hooks
 from planner.errors import DataError, StoreError
-from planner.job import HfModel, Job
+from planner.job import Job
 from planner.job.step_schedule import moved_schedule, repeated_samples, total_steps
 from planner.local_cluster.embedded import require_platform
 from planner.order.order import Order
@@ -249,7 +249,8 @@ def _check_model(written: Job, job: Job, display: Display, file: str, command: s
     """
     require_paths(written, file, command)
     with display.doing("checking the model"):
-        return _adapters(job, check_here(job).model)
+        folder = check_here(job).model
+        return _adapters(folder) if folder else ""
 
 
 def _newest(run: RunFolder) -> Newest:
@@ -273,21 +274,18 @@ def disk_watch(url: str, warn: Say) -> contextlib.AbstractContextManager[None]:
     return reminded(warn, f"waiting for {url}, which does not answer: check that disk or mount, or kill this process")
 
 
-def _adapters(job: Job, folder: ModelFolder | None) -> str:
+def _adapters(folder: ModelFolder) -> str:
     """Which layers get adapters, as text. The model is built as the workers would build it, without its weights.
 
-    Empty if the job has no adapters or the model's folder is not on this machine (None).
+    Empty if the job has no adapters.
 
     Raises:
         UserError: transformers cannot build the model, or a target of the adapters is not one of its layers.
     """
-    model = job.model
-    if not isinstance(model, HfModel) or folder is None:
-        return ""
     from planner.train.models.hf import adapters_of, build_for_shapes  # torch and transformers
 
-    built = build_for_shapes(model, folder)
-    return adapters_text(adapters_of(built)) if model.lora is not None else ""
+    built = build_for_shapes(folder)
+    return adapters_text(adapters_of(built)) if folder.model.lora is not None else ""
 
 
 def _data_here(job: Job, display: Display, *, must: bool) -> tuple[AnyDataset, Order] | None:

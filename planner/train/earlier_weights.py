@@ -6,7 +6,7 @@ weights of a run that trained all of them, so a run that trains adapters can beg
 
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -56,13 +56,9 @@ class EarlierWeights:
     def of(
         cls, job: Job, folder: ModelFolder | None, world: World, what: str = "the first weights"
     ) -> "EarlierWeights | None":
-        """Find and check the commit of a job. None if the job has no `after`.
+        """Find and check the commit of a job, whose model has this folder, if any. None if the job has no `after`.
 
-        Args:
-            job: the job.
-            folder: of its model. None: a model without files.
-            world: all workers call it.
-            what: what is read from the commit, for errors.
+        `what` is read from the commit, for errors.
 
         Raises:
             PlannerError: on every worker, if the commit is not there, is damaged, or is another model's.
@@ -189,7 +185,7 @@ def _other_model(url: str, differing: list[str]) -> UserError:
 
 def _fingerprint(folder: ModelFolder, before: HfModel) -> str:
     try:
-        return folder.fingerprint(weights=before.weights == "pretrained")
+        return replace(folder, model=before).fingerprint()
     except UserError:  # such as a folder without weights
         return ""
 

@@ -121,9 +121,9 @@ def make_state(generation: Generation) -> TrainState:
         UserError: on every worker, if the model cannot be made or cannot use the data.
     """
     job, world = generation.job, generation.world
-    is_fresh, folder = generation.is_fresh, generation.setup.folders.model
-    earlier = _earlier_weights(generation)
-    model = make_model(job.model, job.train, world, folder=folder, first_weights=is_fresh, earlier=earlier)
+    is_fresh, earlier = generation.is_fresh, _earlier_weights(generation)
+    config = generation.setup.folders.model or job.model
+    model = make_model(config, job.train, world, first_weights=is_fresh, earlier=earlier)
     # A run that resumes has no weights before its commit is loaded. It was checked when it began.
     if is_fresh and isinstance(job.model, HfModel) and (setting := packing_setting(job.data)):
         world.agree(partial(require_packed, cast("HfCausal", model), setting))

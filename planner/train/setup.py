@@ -89,7 +89,7 @@ def set_up(job: Job, world_size: int) -> Setup:
     """
     dataset, order = open_data_once(job)
     folders = JobFolders.of(job, ModelFolder.find)
-    model = folders.fingerprint(job)
+    model = folders.fingerprint()
     folders.require_same_tokens()
     return Setup(
         dataset=dataset,

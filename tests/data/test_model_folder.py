@@ -47,7 +47,7 @@ def model(path, **settings):
 def check(model):
     """Find and check the folder of a model."""
     found = ModelFolder.find(model)
-    require_fit(found, model)
+    require_fit(found)
     return found
 
 
@@ -223,7 +223,7 @@ def test_a_fingerprint_tells_weights_apart(folder, tmp_path):
     """A copy has the same one. Other values of the same shapes, or another configuration, have another."""
 
     def fingerprint(of=folder, *, weights=True):
-        return ModelFolder(path=of).fingerprint(weights=weights)
+        return ModelFolder.find(model(of, weights="pretrained" if weights else "random")).fingerprint()
 
     first, config = fingerprint(), fingerprint(weights=False)
     shutil.copytree(folder, tmp_path / "copy")

@@ -52,7 +52,7 @@ def run_hf(rank, job, url, stop_at=None, accept=()):
 def make(model, train, world):
     from planner.train.shard import make_model
 
-    return make_model(model, train, world, folder=ModelFolder.find(model))
+    return make_model(ModelFolder.find(model), train, world)
 
 
 def logits_of(_rank, models):
@@ -256,7 +256,7 @@ def test_an_exported_model_is_the_trained_one(workers, trained, tmp_path, family
     again = workers.run(logits_of, 3, [hf(tmp_path / "out")])[0][0]
     assert float((torch.from_numpy(again) - expected).abs().max()) <= 1e-6
     assert (done.step, done.what) == (3, "model")
-    before, after = (sorted(ModelFolder(path=Path(folder)).tensors) for folder in (job.model.path, tmp_path / "out"))
+    before, after = (sorted(ModelFolder.find(hf(folder)).tensors) for folder in (job.model.path, tmp_path / "out"))
     assert before == after  # names of files, not of modules
     places = [tmp_path / "out", *(tmp_path / "out").iterdir()]
     assert not any(place.stat().st_mode & 0o077 for place in places)
@@ -276,7 +276,7 @@ def test_an_export_in_bf16_and_in_many_files(trained, tmp_path, monkeypatch):
     assert done.step == 2
     whole, rounded = logits_by_transformers(tmp_path / "whole"), logits_by_transformers(tmp_path / "out")
     assert 0 < float((whole - rounded).abs().max()) < 0.05
-    assert {t.dtype for t in ModelFolder(path=tmp_path / "out").tensors.values()} == {"BF16"}
+    assert {t.dtype for t in ModelFolder.find(hf(tmp_path / "out")).tensors.values()} == {"BF16"}
 
 
 def test_exported_adapters_are_the_trained_ones(workers, trained, tmp_path):

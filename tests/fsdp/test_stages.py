@@ -88,7 +88,7 @@ def first_weights(_rank, job, url, stop_at=None):
     setup = SimpleNamespace(folders=JobFolders.of(job, ModelFolder.find))
     fresh = SimpleNamespace(is_fresh=True, job=job, world=world, setup=setup)
     earlier = generation._earlier_weights(fresh)
-    model = generation.make_model(job.model, job.train, world, folder=setup.folders.model, earlier=earlier)
+    model = generation.make_model(setup.folders.model or job.model, job.train, world, earlier=earlier)
     state = TrainState(model=model, optimizer=torch.optim.SGD(model.parameters()), sums=None, shards={})
     digests = {}
     for name, parameter in state.model.named_parameters():

@@ -85,8 +85,8 @@ def read_model(folder: Path) -> None:
     job = _job_of(folder, model=model, data={"kind": "chat", "path": str(path)}, objective="sft")
     check_here(job)
     folders = JobFolders.of(job, ModelFolder.find)
-    folders.fingerprint(job)
-    build_on_meta(job.model, folders.model)
+    folders.fingerprint()
+    build_on_meta(folders.model)
 
 
 def read_tokenizer(folder: Path) -> None:

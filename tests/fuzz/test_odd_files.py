@@ -85,8 +85,8 @@ def start(job):
 
     check_here(job)
     folders = JobFolders.of(job, ModelFolder.find)
-    folders.fingerprint(job)
-    build_on_meta(job.model, folders.model)
+    folders.fingerprint()
+    build_on_meta(folders.model)
     dataset = open_dataset(job.data, job.model)
     return [dataset.sample(row) for row in range(dataset.num_rows)]
 

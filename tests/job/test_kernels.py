@@ -96,4 +96,4 @@ def test_a_worker_without_liger_says_what_to_install(tiny_model):
     with pytest.raises(
         UserError, match=r"train\.kernels: liger-kernel cannot be imported .* Install it there .*\[liger\]"
     ):
-        build_on_meta(model, ModelFolder.find(model), use_liger=True)
+        build_on_meta(ModelFolder.find(model), use_liger=True)

@@ -110,8 +110,7 @@ def test_all_linear_layers_but_the_head_are_packed(tiny_model):
     from planner.train.models.hf import build_on_meta
 
     settings = {"kind": "hf", "path": str(tiny_model("llama")), "context": 24, "lora": {"rank": 2}, "frozen": "nf4"}
-    config = HfModel.model_validate(settings)
-    model = build_on_meta(config, ModelFolder.find(config))
+    model = build_on_meta(ModelFolder.find(HfModel.model_validate(settings)))
     names = quantizable(model.hf)
     assert len(names) == 14
     assert all(name.endswith("_proj.base_layer") for name in names)

@@ -39,6 +39,10 @@ def model(folder, **changes):
     return HfModel.model_validate({"kind": "hf", "path": str(folder), "context": 8, **changes})
 
 
+def opened(folder):
+    return ModelFolder.find(model(folder))
+
+
 @pytest.fixture
 def folder(tiny_model, tmp_path):
     """A small model with a tokenizer."""
@@ -86,9 +90,9 @@ def test_a_models_own_code_never_runs_and_nobody_is_asked(folder, tmp_path, yes,
     with_code(folder, tmp_path / "ran", model_type)
     if model_type == "evil":
         with pytest.raises(UserError, match="transformers cannot make a model from it"):
-            build_on_meta(model(folder), ModelFolder(path=folder))
+            build_on_meta(opened(folder))
     else:
-        build_on_meta(model(folder), ModelFolder(path=folder))
+        build_on_meta(opened(folder))
     try:
         HfTokenizer.load(model(folder))
     except DataError as error:
@@ -116,9 +120,9 @@ def test_pickled_weights_are_never_opened(folder, tmp_path, beside):
     if not beside:
         (folder / "model.safetensors").unlink()
         with pytest.raises(UserError, match="Its weights are pickles: save them as safetensors first"):
-            build_on_meta(model(folder), ModelFolder(path=folder))
+            build_on_meta(opened(folder))
     else:
-        build_on_meta(model(folder), ModelFolder(path=folder))
+        build_on_meta(opened(folder))
         HfTokenizer.load(model(folder))
     assert not (tmp_path / "ran").exists()
 
@@ -129,25 +133,25 @@ def test_an_index_names_files_of_its_own_folder(folder, name):
     shutil.copy(folder / "model.safetensors", folder.parent / "outside.safetensors")
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
     with pytest.raises(UserError, match=r"which is not a file in its folder|Is a directory"):
-        _ = ModelFolder(path=folder).tensors
+        _ = opened(folder).tensors
 
 
 def test_a_link_out_of_the_folder_is_not_its_own(folder, tmp_path):
     """A link within the hub's cache is accepted, because the hub stores all files behind links."""
     (tmp_path / "key").write_text("secret")
     (folder / "within.json").symlink_to("config.json")
-    ModelFolder(path=folder).inside("within.json")
+    opened(folder).inside("within.json")
     (folder / "tokenizer_key.json").symlink_to("../key")
     (folder / "twice.json").symlink_to("tokenizer_key.json")
     for name in ("tokenizer_key.json", "twice.json"):
         with pytest.raises(UserError, match=f"{name}: a link that leads out of the model's folder"):
-            ModelFolder(path=folder).inside(name)
+            opened(folder).inside(name)
     hub = tmp_path / "hub" / "models--a--b"
     (hub / "blobs").mkdir(parents=True)
     (hub / "snapshots" / "1").mkdir(parents=True)
     (hub / "blobs" / "x").write_text("{}")
     (hub / "snapshots" / "1" / "tokenizer.json").symlink_to("../../blobs/x")
-    ModelFolder(path=hub / "snapshots" / "1").inside("tokenizer.json")
+    opened(hub / "snapshots" / "1").inside("tokenizer.json")
 
 
 numbers = st.one_of(st.integers(-9, 9), st.integers(), st.floats(), st.booleans(), st.none(), st.text(max_size=3))
@@ -173,4 +177,4 @@ def test_json_without_an_end_is_refused(folder, name):
     text = b'{"a":' * 100_000
     (folder / name).write_bytes(len(text).to_bytes(8, "little") + text if name == "model.safetensors" else text)
     with pytest.raises(UserError, match=name):
-        require_fit(ModelFolder(path=folder), model(folder))
+        require_fit(opened(folder))

@@ -61,10 +61,10 @@ def test_selective_computes_every_second_product_again_and_no_attention():
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_models_of_transformers_have_it_too(tiny_model, family):
     """The same gradients, and attention once."""
-    config = HfModel(kind="hf", path=str(tiny_model(family)), context=24)
+    folder = ModelFolder.find(HfModel(kind="hf", path=str(tiny_model(family)), context=24))
     found = []
     for how in (False, "selective"):
-        model = build_on_meta(config, ModelFolder.find(config), activation_checkpointing=how)
+        model = build_on_meta(folder, activation_checkpointing=how)
         model.to_empty(device="cpu").train()
         torch.manual_seed(0)
         model.hf.init_weights()

@@ -56,12 +56,12 @@ def hf(folder, **settings):
 
 def told_shapes(model):
     """What the model's files tell."""
-    return stored_shapes(ModelFolder.find(model), model)
+    return stored_shapes(ModelFolder.find(model))
 
 
 def built_shapes(model):
     """What transformers builds."""
-    return hf_shapes(model, ModelFolder.find(model))
+    return hf_shapes(ModelFolder.find(model))
 
 
 @pytest.mark.parametrize(("family", "changes"), FAMILIES)

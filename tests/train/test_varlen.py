@@ -125,7 +125,7 @@ def built(folder, **settings):
     model = HfModel.model_validate(
         {"kind": "hf", "path": str(folder), "context": 24, "attention": "varlen", **settings}
     )
-    return build_on_meta(model, ModelFolder.find(model))
+    return build_on_meta(ModelFolder.find(model))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -117,7 +117,6 @@ def export(
         writer = Writer(
             run=run,
             manifest=manifest,
-            model=job.model,
             source=source,
             base=base,
             folder=half,
@@ -185,9 +184,9 @@ def _source(run: RunFolder, manifest: Manifest, job: Job) -> ModelFolder:
     """
     assert isinstance(job.model, HfModel)  # the caller checked
     folder = ModelFolder.find(job.model)
-    require_fit(folder, job.model)
+    require_fit(folder)
     before = of_trained(str(manifest.facts.get(MODEL_FACT, "")))
-    if before and before != folder.fingerprint(weights=job.model.weights == "pretrained"):
+    if before and before != folder.fingerprint():
         raise UserError(
             f"{run.storage.url}: the files in {folder.path} have changed since the run was made, so configuration and "
             "tokenizer may be another model's. Put the files back"

@@ -15,13 +15,12 @@ from planner.base.version import VERSION
 from planner.data.model_folder import CONFIG, ModelFolder
 from planner.data.tokenizer_files import FILES
 from planner.errors import StoreError, UserError
-from planner.job import HfModel
 from planner.provenance.stage import EarlierCommit
 from planner.store.records import Manifest
 from planner.store.run_folder import RunFolder
 from planner.train.checkpoints import checkpoint
 from planner.train.export import tensor_files
-from planner.train.export.tensor_files import TensorSpec
+from planner.train.export.tensor_files import Shapes
 from planner.train.models import private
 from planner.train.models.first_weights import read_rows, rows_of, stored_buffers
 from planner.train.models.four_bit import pack, quantizable, unpack
@@ -42,7 +41,6 @@ class Writer:
 
     run: RunFolder
     manifest: Manifest
-    model: HfModel
     source: ModelFolder
     """the files that the run's first weights came from"""
     base: EarlierCommit | None
@@ -53,9 +51,9 @@ class Writer:
 
     def write(self, *, merge: bool) -> tuple[What, list[Path], int]:
         """Write all files. Returns the kind of export, the files with tensors, and the number of tensors."""
-        bare = build_for_shapes(self.model, self.source)
+        bare = build_for_shapes(self.source)
         self._copy_tokenizer()
-        if self.model.lora is None:
+        if self.source.model.lora is None:
             return "model", *self._weights(bare, self._trained(bare))
         if merge:
             _require_untied(bare)
@@ -67,7 +65,7 @@ class Writer:
         names = self._names(bare)
         buffers = dict(self._buffers(bare))
         shapes = {**names, **{name: tuple(buffer.shape) for name, buffer in buffers.items()}}
-        planned = [TensorSpec(name=private.name_in_files(bare.hf, n), shape=shape) for n, shape in shapes.items()]
+        planned = {private.name_in_files(bare.hf, name): shape for name, shape in shapes.items()}
         self._write_config(bare)
         files = self._write("model", planned, chain((tensor for _, tensor in tensors), buffers.values()))
         return files, len(planned)
@@ -83,7 +81,7 @@ class Writer:
         None for random weights: transformers sets the same values where a file has none.
         """
         found = {transformers_name(name): buffer for name, buffer in stored_buffers(bare)}
-        if not found or self.model.weights == "random":
+        if not found or self.source.model.weights == "random":
             return
         stored = self.source.tensors
         in_files = private.names_in_model(bare.hf, stored, dict(found))
@@ -106,7 +104,7 @@ class Writer:
 
     def _merged(self, bare: HfCausal) -> Iterator[tuple[str, Tensor]]:
         """The weights of a run that trains adapters: the frozen weights plus what the adapters add."""
-        packed = {f"hf.{name}.weight" for name in quantizable(bare.hf)} if self.model.frozen == "nf4" else set()
+        packed = {f"hf.{name}.weight" for name in quantizable(bare.hf)} if self.source.model.frozen == "nf4" else set()
         self._read_adapters(bare)
         names = sorted(name for name, p in bare.named_parameters() if not bare.is_adapter(p))
         frozen = self._frozen(bare, names) if self.base is None else self._of_earlier_run(self.base, names)
@@ -143,10 +141,10 @@ class Writer:
     def _adapter(self, bare: HfCausal) -> tuple[list[Path], int]:
         """Write adapters in peft's layout. Returns the files and the number of tensors."""
         trained = sorted((name, p) for name, p in bare.named_parameters() if bare.is_adapter(p))
-        planned = [TensorSpec(name=peft_name(name), shape=tuple(p.shape)) for name, p in trained]
+        planned = {peft_name(name): tuple(p.shape) for name, p in trained}
         config = bare.hf.peft_config[ADAPTER]
         # peft itself writes true into what it saves, so that who loads adapters does not train them by accident.
-        config.base_model_name_or_path, config.inference_mode = self.model.path, True
+        config.base_model_name_or_path, config.inference_mode = self.source.model.path, True
         config.save_pretrained(self.folder)
         found = checkpoint.read(self.run.storage, self.manifest, f"{MODEL}/")
         pairs = _paired([name for name, _ in trained], found, self.manifest.name)
@@ -161,7 +159,7 @@ class Writer:
             path, _, key = name.rpartition(".")
             bare.get_submodule(path).register_parameter(key, torch.nn.Parameter(tensor))
 
-    def _write(self, stem: str, planned: list[TensorSpec], tensors: Iterator[Tensor]) -> list[Path]:
+    def _write(self, stem: str, planned: Shapes, tensors: Iterator[Tensor]) -> list[Path]:
         metadata = {
             "planner": VERSION,
             "planner_run": self.manifest.run_id,
@@ -180,13 +178,13 @@ class Writer:
         """Copy tokenizer, chat template and generation settings."""
         for file in self.source.files("generation_config.json", *FILES):
             shutil.copyfile(file, self.folder / file.name)
-        if self.model.chat_template is not None:
+        if (template := self.source.model.chat_template) is not None:
             try:
-                shutil.copyfile(self.model.chat_template, self.folder / "chat_template.jinja")
+                shutil.copyfile(template, self.folder / "chat_template.jinja")
             except OSError as error:
                 raise UserError(
-                    f"model.chat_template: {self.model.chat_template}: {error.strerror}. The model was trained with "
-                    "this file, so put it back"
+                    f"model.chat_template: {template}: {error.strerror}. The model was trained with this file, so put "
+                    "it back"
                 ) from error
 
 

@@ -5,6 +5,7 @@ Shapes: m rows, T tokens, V vocabulary.
 
 import copy
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from planner.data.model_checks import require_fit
 from planner.data.model_folder import CONFIG, ModelFolder
 from planner.errors import UserError
 from planner.events.training import AdaptersPlaced
-from planner.job import HfModel, Lora
+from planner.job import Lora
 from planner.job.compute import FLASH, VARLEN, attention_choices
 from planner.train.models import document_attention, private, varlen_attention
 from planner.train.models.blocks import Checkpointing, checkpoint_settings
@@ -130,7 +131,6 @@ def fastest_attention(device: torch.device, precision: str) -> str:
 
 
 def build_on_meta(
-    config: HfModel,
     folder: ModelFolder,
     *,
     activation_checkpointing: Checkpointing = False,
@@ -140,8 +140,7 @@ def build_on_meta(
     """The model on the meta device (without memory) in float32.
 
     Args:
-        config: of the job.
-        folder: of the model's files.
+        folder: of the model.
         activation_checkpointing: what the backward pass computes again.
         auto_attention: what `model.attention: auto` stands for.
         use_liger: whether Liger's kernels take the place of torch's.
@@ -149,7 +148,8 @@ def build_on_meta(
     Raises:
         UserError: the folder holds no model that can be trained with the job's settings.
     """
-    require_fit(folder, config)
+    require_fit(folder)
+    config = folder.model
     import transformers
 
     escape_logs()
@@ -173,7 +173,7 @@ def build_on_meta(
                 raise
             hf = built("sdpa")  # the model has no flash attention
     except Exception as error:
-        raise _refusal(config, folder, error) from error
+        raise _refusal(folder, error) from error
     if config.attention == VARLEN:
         varlen_attention.check(hf)
     if use_liger:
@@ -187,28 +187,30 @@ def build_on_meta(
     return HfCausal(hf, has_adapters=config.lora is not None)
 
 
-def _refusal(config: HfModel, folder: ModelFolder, error: Exception) -> UserError:
+def _refusal(folder: ModelFolder, error: Exception) -> UserError:
     """Of a model that transformers did not make.
 
     It may have an unknown model_type, code of its own, or attention that is not installed. Values of a wrong type can
     raise anything.
     """
-    if config.attention == FLASH and isinstance(error, ImportError):
+    attention = folder.model.attention
+    if attention == FLASH and isinstance(error, ImportError):
         needs = "GPUs and the package flash-attn on every worker"
         return UserError(f"model.attention {FLASH} needs {needs}. {_WRITE_AUTO}")
     reason = " ".join(str(error).split())[:200] or type(error).__name__
-    advice = f". {_WRITE_AUTO}" if config.attention == FLASH and "Attention" in reason else ""
+    advice = f". {_WRITE_AUTO}" if attention == FLASH and "Attention" in reason else ""
     return UserError(f"{folder.path / CONFIG}: transformers cannot make a model from it: {reason}{advice}")
 
 
-def build_for_shapes(config: HfModel, folder: ModelFolder) -> HfCausal:
+def build_for_shapes(folder: ModelFolder) -> HfCausal:
     """As `build_on_meta`, for what does not compute with the model. This machine may lack GPUs and flash-attn.
 
     Raises:
         UserError: the folder holds no model that can be trained with the job's settings.
     """
-    config = config.model_copy(update={"attention": "auto"}) if config.attention == FLASH else config
-    return build_on_meta(config, folder)
+    if folder.model.attention == FLASH:
+        folder = replace(folder, model=folder.model.model_copy(update={"attention": "auto"}))
+    return build_on_meta(folder)
 
 
 def add_adapters(hf: Any, lora: Lora) -> None:
