@@ -25,8 +25,11 @@ class JobFolders:
         Raises:
             UserError: as `look`.
         """
-        model, reference = models_of(job)
-        return cls(model=look(model) if model else None, reference=look(reference) if reference else None)
+        model, path = job.model, job.reference.model
+        if not isinstance(model, HfModel):
+            return cls(model=None, reference=None)
+        changes = {"path": path, "revision": None, "weights": "pretrained", "lora": None, "frozen": "fp32"}
+        return cls(model=look(model), reference=look(model.model_copy(update=changes)) if path else None)
 
     def fingerprint(self) -> str:
         """The model's fingerprint. If a reference model is named, a space and its own follow. Empty without a model.
@@ -57,16 +60,6 @@ class JobFolders:
                 f"objective.reference_model: the tokenizer of {theirs.path} has other tokens than that of "
                 f"{ours.path}. Name a model with the tokenizer of the policy"
             )
-
-
-def models_of(job: Job) -> tuple[HfModel | None, HfModel | None]:
-    """The Hugging Face model that is trained, and the reference model. None where the job names no such model."""
-    if not isinstance(job.model, HfModel):
-        return None, None
-    if (path := job.reference.model) is None:
-        return job.model, None
-    changes = {"path": path, "revision": None, "weights": "pretrained", "lora": None, "frozen": "fp32"}
-    return job.model, job.model.model_copy(update=changes)
 
 
 def check_here(job: Job) -> JobFolders:
