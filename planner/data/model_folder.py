@@ -17,7 +17,7 @@ from planner.base.json_text import NoJson, json_object, shown
 from planner.base.permissions import is_within
 from planner.base.text import how_to_install
 from planner.data.safetensors_headers import StoredTensor, tensors_in
-from planner.data.tokenizer_files import OTHER_VOCABULARIES, vocabulary_file
+from planner.data.tokenizer_files import FILES, OTHER_VOCABULARIES, vocabulary_file
 from planner.errors import UserError, shortened
 from planner.job import HfModel
 
@@ -28,6 +28,7 @@ _SINGLE = "model.safetensors"
 # What planner downloads of a repository on the hub: no weights of other frameworks, no pickles, no code.
 _TEXTS = ("*.json", "*.jinja", "*.txt", "tokenizer*", *OTHER_VOCABULARIES)
 _WEIGHTS = "*.safetensors"
+_TOKENIZER = (CONFIG, "*.jinja", *FILES)
 # About ten times the largest known files: indexes of 15 MB, tokenizers of 35 MB, templates of 50 kB.
 _MAX_CONFIG_BYTES, _MAX_JSON_BYTES = 2**22, 2**28
 # The fingerprint includes this many bytes from the middle of each tensor.
@@ -68,13 +69,13 @@ class ModelFolder:
 
     @classmethod
     def find_tokenizer(cls, model: HfModel) -> "ModelFolder":
-        """The folder with the model's configuration and tokenizer, as `find`. Weights are not downloaded.
+        """The folder with the model's configuration and tokenizer. Only these are downloaded.
 
         Raises:
             UserError: there is no such folder, and the hub has no such name or cannot be reached.
         """
         has_tokenizer = cls._here(model, lambda folder: vocabulary_file(folder.path) is not None)
-        return has_tokenizer or cls(model=model, path=_downloaded(model, _TEXTS))
+        return has_tokenizer or cls(model=model, path=_downloaded(model, _TOKENIZER))
 
     @classmethod
     def _here(cls, model: HfModel, is_whole: Callable[["ModelFolder"], bool]) -> "ModelFolder | None":
