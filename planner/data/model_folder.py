@@ -74,8 +74,16 @@ class ModelFolder:
         Raises:
             UserError: there is no such folder, and the hub has no such name or cannot be reached.
         """
-        has_tokenizer = cls._here(model, lambda folder: vocabulary_file(folder.path) is not None)
-        return has_tokenizer or cls(model=model, path=_downloaded(model, _TOKENIZER))
+        found = cls._here(model, lambda folder: vocabulary_file(folder.path) is not None)
+        # Another process may be downloading it.
+        if found and (_local(model.path) is not None or _has_files(model, _TOKENIZER)):
+            return found
+        try:
+            return cls(model=model, path=_downloaded(model, _TOKENIZER))
+        except UserError:
+            if found is None:
+                raise
+            return found  # without a network, what the user has put into the cache
 
     @classmethod
     def _here(cls, model: HfModel, is_whole: Callable[["ModelFolder"], bool]) -> "ModelFolder | None":
@@ -259,6 +267,18 @@ def cached_folder(name: str, revision: str | None = None) -> Path | None:
     except HFValidationError as error:
         raise UserError(_no_folder_text(name, "no such folder, and not a name on the hub")) from error
     return Path(config).parent if isinstance(config, str) else None
+
+
+def _has_files(model: HfModel, patterns: tuple[str, ...]) -> bool:
+    """Whether the cache has all files of these names that the hub has, as far as the cache knows them."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        snapshot_download(model.path, revision=model.revision, allow_patterns=list(patterns), local_files_only=True)
+    except LocalEntryNotFoundError:
+        return False
+    return True
 
 
 def _downloaded(model: HfModel, patterns: tuple[str, ...]) -> Path:

@@ -149,6 +149,7 @@ def hub(tmp_path, monkeypatch):
     whole = {
         "config.json": json.dumps(CONFIG).encode(),
         "tokenizer.json": b"{}",
+        "tokenizer_config.json": b"{}",
         "model.safetensors": struct.pack("<Q", 2) + b"{}",
         INDEX: json.dumps({"weight_map": {"a": "model.safetensors", "b": "second.safetensors"}}).encode(),
         "second.safetensors": struct.pack("<Q", 2) + b"{}",
@@ -162,9 +163,13 @@ def hub(tmp_path, monkeypatch):
             (snapshot / name).write_bytes(whole[name])
         return snapshot, asked
 
-    def download(name, *, revision, allow_patterns):
-        asked.append((name, revision))
-        keep(*(file for file in whole if any(fnmatch(file, pattern) for pattern in allow_patterns)))
+    def download(name, *, revision, allow_patterns, local_files_only=False):
+        wanted = [file for file in whole if any(fnmatch(file, pattern) for pattern in allow_patterns)]
+        if not local_files_only:
+            asked.append((name, revision))
+            keep(*wanted)
+        elif not all((snapshot / file).exists() for file in wanted):
+            raise huggingface_hub.errors.LocalEntryNotFoundError("incomplete")
         return str(snapshot)
 
     (snapshot.parent.parent / "refs").mkdir(parents=True)
@@ -202,12 +207,31 @@ def test_what_the_cache_lacks_is_downloaded_and_nothing_else(hub, files, weights
     assert ModelFolder.here(tiny) is not None
 
 
-def test_a_tokenizer_is_downloaded_without_weights(hub):
-    snapshot, asked = hub("config.json")
+TOKENIZER = {"config.json", "tokenizer.json", "tokenizer_config.json"}
+
+
+@pytest.mark.parametrize("files", [[], ["config.json"], ["config.json", "tokenizer.json"]])
+def test_a_tokenizer_is_downloaded_once_and_without_weights(hub, files):
+    """Also if another process has just begun to."""
+    snapshot, asked = hub(*files)
     tiny = model("org/tiny")
     assert ModelFolder.find_tokenizer(tiny).path == ModelFolder.find_tokenizer(tiny).path == snapshot
     assert asked == [("org/tiny", None)]
-    assert {file.name for file in snapshot.iterdir()} == {"config.json", "tokenizer.json"}
+    assert {file.name for file in snapshot.iterdir()} == TOKENIZER
+
+
+def test_a_tokenizer_in_the_cache_needs_no_network(hub, monkeypatch):
+    """Nor do all the files that the hub has."""
+    import huggingface_hub
+
+    def offline(*_, **__):
+        raise huggingface_hub.errors.OfflineModeIsEnabled
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "repo_info", offline)
+    with pytest.raises(UserError, match="HF_HUB_OFFLINE is set"):
+        ModelFolder.find_tokenizer(model("org/tiny"))
+    snapshot, _ = hub("config.json", "tokenizer.json")
+    assert ModelFolder.find_tokenizer(model("org/tiny")).path == snapshot
 
 
 def test_a_missing_library_is_named_with_its_extra(folder, monkeypatch):
