@@ -14,6 +14,7 @@ import os
 import tempfile
 from pathlib import Path
 
+from planner.data.model_folder import ModelFolder
 from planner.job import HfModel, Train
 from planner.rehearsal.local_workers import LocalWorkers
 
@@ -28,11 +29,11 @@ def load(rank: int, model: HfModel, tiny: str, train: Train) -> tuple[float, flo
 
     world = World.join(cpu_device)
     # The libraries' own memory is not the model's: a tiny one first.
-    make_model(model.model_copy(update={"path": tiny}), train, world)
+    make_model(ModelFolder(model=model, path=Path(tiny)), train, world)
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")
     before = _kib("VmRSS")
-    loaded = make_model(model, train, world)
+    loaded = make_model(ModelFolder.find(model), train, world)
     shard = sum(p.to_local().numel() for p in loaded.parameters()) * 4  # type: ignore[attr-defined]
     whole = sum(p.numel() for p in loaded.parameters()) * 4
     return (_kib("VmHWM") - before) / 1024, shard / _MB, whole / _MB

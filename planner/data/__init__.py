@@ -8,8 +8,10 @@ not be resumed at another world size.
     text_files, jsonl, tokens       kinds whose rows are bytes
     conversations, sample_sets      kinds whose rows are prompts and completions
     document_tokens, document_sets  documents as ids of a tokenizer, and their samples
+    model_folder, job_folders       the files of a Hugging Face model, found once, and of all models of a job
+    model_checks                    whether planner can train such a model
     user_dataset                    a data set of the user's own
     open                            a job's data section -> the data set that reads it
 
-`__init__` imports nothing, so that `paths` and `model_files` stay light.
+`__init__` imports nothing, so that `paths` and `model_folder` stay light.
 """

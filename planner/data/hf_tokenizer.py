@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib import metadata
@@ -12,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from planner.base.disk import expanded, local_folder, place_text, read_bounded
+from planner.base.disk import expanded, place_text, read_bounded
 from planner.base.text import how_to_install
 from planner.data.chat_template import ChatTemplate
 from planner.data.examples import BadRow, Conversation, Example, PlainText, PromptCompletions
-from planner.data.model_files import CONFIG, not_found_text, require_readable
+from planner.data.model_folder import ModelFolder
 from planner.data.rust_errors import require_caught, tokenizing, without_backtrace
 from planner.data.samples import Ids
 from planner.data.tokenizer import MarkedText, Marks, PromptText
@@ -24,7 +23,6 @@ from planner.data.tokenizer_files import require_vocabulary, why_not_loaded
 from planner.errors import DataError, UserError, printable_lines
 from planner.job import HfModel
 
-_HUB_TIMEOUT_S = 20.0
 # Twenty times the longest template known.
 _MAX_TEMPLATE_BYTES = 2**20
 # Case, digits, accents, other scripts, blanks, lines, code and a contraction: what rules of tokenizers differ in.
@@ -70,10 +68,10 @@ class HfTokenizer:
 
     @classmethod
     def load(cls, model: HfModel) -> "HfTokenizer":
-        """Load the tokenizer from the model's folder or from the hub.
+        """Load the tokenizer of a model. It is downloaded if the model is neither a folder nor in the hub's cache.
 
         Raises:
-            DataError: it cannot be loaded, is not a fast one, or has no end-of-sequence token.
+            DataError: it cannot be found or loaded, is not a fast one, or has no end-of-sequence token.
         """
         where = f"model.path: the tokenizer of {model.path}"
         try:
@@ -82,21 +80,16 @@ class HfTokenizer:
         except ImportError as error:
             raise DataError(f"{where}: the library transformers is not installed: {how_to_install('hf')}") from error
         escape_logs()
-        if folder := _folder(model):
-            _require_readable(folder, where)
-        if here := local_folder(model.path):
-            require_vocabulary(here, where)
+        folder = _folder(model, where)
+        require_vocabulary(folder, where)
         try:
-            path = str(local_folder(model.path) or model.path)
             # trust_remote_code is explicit: without it, transformers would ask on a terminal whether to run the code.
-            with without_backtrace() if folder else nullcontext():  # a download shows its progress on stderr
-                tokenizer = AutoTokenizer.from_pretrained(path, revision=model.revision, trust_remote_code=False)
-            config = AutoConfig.from_pretrained(path, revision=model.revision, trust_remote_code=False)
-        except BaseException as error:  # errors of the hub, of JSON, of the folder, and Rust's panics
+            with without_backtrace():
+                tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        except BaseException as error:  # errors of JSON, of the folder, and Rust's panics
             require_caught(error)
             raise DataError(f"{where}{why_not_loaded(folder, error, transformers)}") from error
-        if found := _folder(model):  # what was downloaded, too
-            require_vocabulary(found, where)
         if not tokenizer.is_fast:
             raise DataError(f"{where} is not a fast one (it has no tokenizer.json). Convert it first")
         if tokenizer.eos_token_id is None:
@@ -284,46 +277,21 @@ def _array(ids: list[int]) -> Ids:
     return np.array(ids, np.int32)
 
 
-def _require_readable(folder: Path, where: str) -> None:
-    """Check the files that transformers would open.
+def _folder(model: HfModel, where: str) -> Path:
+    """The folder of the model's tokenizer, whose files transformers may open.
 
     Raises:
-        DataError: a file must not be opened.
+        DataError: there is none, or a file must not be opened.
     """
     try:
-        require_readable(folder)
+        folder = ModelFolder.find_tokenizer(model)
+    except UserError as error:
+        raise DataError(str(error)) from error
+    try:
+        folder.require_readable()
     except UserError as error:
         raise DataError(f"{where} cannot be loaded: {error}") from error
-
-
-def _folder(model: HfModel) -> Path | None:
-    """The model's folder on this machine or in the hub's cache. None if it must be downloaded.
-
-    For a name that is neither here nor in the cache, the hub is asked once. Loading would retry for a minute.
-
-    Raises:
-        DataError: the hub does not have the name, or does not answer.
-    """
-    from huggingface_hub import HfApi, try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        if folder := local_folder(model.path):
-            return folder
-        cached = try_to_load_from_cache(model.path, CONFIG, revision=model.revision)
-        if isinstance(cached, str):
-            return Path(cached).parent
-        if cached is not None:  # the cache knows that the hub has no such file
-            return None
-        HfApi().repo_info(model.path, revision=model.revision, timeout=_HUB_TIMEOUT_S)
-    except HFValidationError as error:
-        raise DataError(
-            f"model.path: {model.path[:200]}: no such folder{place_text(model.path[:200])}, and not a name on the hub. "
-            f"Write the folder that has {CONFIG}"
-        ) from error
-    except Exception as error:  # errors of the hub's client, of httpx, and OSError
-        raise DataError(not_found_text(model.path, error)) from error
-    return None
+    return folder.path
 
 
 def _template_file(model: HfModel) -> str | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from planner.base.disk import is_relative, place_text
 from planner.data.hub_sets import is_hub_name
-from planner.data.model_files import CONFIG, folder_here
+from planner.data.model_folder import CONFIG, cached_folder
 from planner.data.paths import STDLIB
 from planner.errors import DataError, UserError
 from planner.job import HfModel, Job, RowsData, data_spec_of
@@ -114,10 +114,10 @@ def _must_be_folder(path: str) -> bool:
 
 
 def _is_only_beside(path: str, beside: Path) -> bool:
-    """Whether a model is a folder relative to `beside`, and neither here nor in the hub's cache."""
+    """Whether a model is a folder relative to `beside`, and not in the hub's cache."""
     if not (beside / path / CONFIG).is_file():
         return False
     try:
-        return folder_here(path) is None
+        return cached_folder(path) is None
     except UserError:
         return True

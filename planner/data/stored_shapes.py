@@ -6,10 +6,9 @@ Only for families whose files hold exactly the parameters of the model, so that 
 import re
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 
-from planner.data.model_files import read_config, stored_tensors
-from planner.job import HfModel, Lora
+from planner.data.model_folder import ModelFolder
+from planner.job import Lora
 from planner.plan.commit_size import ModelShapes, Shape
 
 # model_type -> whether transformers (5.23) shares the embedding with the head if the configuration does not say.
@@ -19,7 +18,7 @@ _OUTSIDE = {"model.embed_tokens.weight", "model.norm.weight", _HEAD}
 _IN_BLOCK = re.compile(r"model\.layers\.(\d+)\.(self_attn|mlp|\w+_layernorm)(\.\w+)?\.(weight|bias)")
 
 
-def stored_shapes(folder: Path, model: HfModel) -> ModelShapes | None:
+def stored_shapes(folder: ModelFolder) -> ModelShapes | None:
     """The shapes of the parameters that a job with this model trains, adapters alone if it has any.
 
     None if the files do not tell: the weights are random, the family has another layout, or a tensor is no parameter.
@@ -27,12 +26,11 @@ def stored_shapes(folder: Path, model: HfModel) -> ModelShapes | None:
     Raises:
         UserError: the configuration or a file cannot be read.
     """
-    config = read_config(folder)
-    family = config["model_type"]
+    family, model = folder.config["model_type"], folder.model
     if family not in _FAMILIES or model.weights != "pretrained":
         return None
-    shapes = {name: tensor.shape for name, tensor in stored_tensors(folder).items()}
-    if config.get("tie_word_embeddings", _FAMILIES[family]):
+    shapes = {name: tensor.shape for name, tensor in folder.tensors.items()}
+    if folder.config.get("tie_word_embeddings", _FAMILIES[family]):
         shapes.pop(_HEAD, None)
     elif _HEAD not in shapes:
         return None

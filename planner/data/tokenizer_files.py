@@ -10,13 +10,22 @@ from planner.errors import DataError, shortened
 FAST = "tokenizer.json"
 # One of these has the vocabulary. Without any, transformers makes an empty tokenizer for some models.
 _VOCABULARIES = (FAST, "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
-_OTHERS = ("*.tiktoken", "tekken.json", "vocab.bpe", "*.spm", "*.model")
+OTHER_VOCABULARIES = ("*.tiktoken", "tekken.json", "vocab.bpe", "*.spm", "*.model")
+_BESIDE = ("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "merges.txt", "chat_template.*")
+FILES = (*_VOCABULARIES, *OTHER_VOCABULARIES, *_BESIDE)
+"""patterns of all files of a tokenizer, in each form that transformers reads"""
 _SETTINGS = "tokenizer_config.json"
 _MAX_BYTES = 2**28
 _MOST_REASON = 200
 _PACKAGES = {"sentencepiece": "sentencepiece", "protobuf": "google.protobuf"}
 """package -> its module, for a SentencePiece file"""
 _COPY = "Copy the tokenizer's files again"
+
+
+def vocabulary_file(folder: Path) -> Path | None:
+    """A file with the vocabulary of the tokenizer in a folder. None if there is none."""
+    found = (file for name in (*_VOCABULARIES, *OTHER_VOCABULARIES) for file in sorted(folder.glob(name)))
+    return next(found, None)
 
 
 def require_vocabulary(folder: Path, where: str) -> None:
@@ -29,9 +38,7 @@ def require_vocabulary(folder: Path, where: str) -> None:
     Raises:
         DataError: the folder has no file of a vocabulary, or a package is missing.
     """
-    found = next((folder / name for name in _VOCABULARIES if (folder / name).exists()), None)
-    found = found or next((file for pattern in _OTHERS for file in sorted(folder.glob(pattern))), None)
-    if found is None:
+    if (found := vocabulary_file(folder)) is None:
         raise DataError(
             f"{where} is missing: {folder} has none of {', '.join(_VOCABULARIES)}. Copy the tokenizer's files there, "
             "or save it there with its save_pretrained"
@@ -58,20 +65,19 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-def why_not_loaded(folder: Path | None, error: BaseException, classes: Any) -> str:
+def why_not_loaded(folder: Path, error: BaseException, classes: Any) -> str:
     """Why a tokenizer was not loaded, and what to do, as a text behind `the tokenizer of NAME`.
 
     Args:
-        folder: the model's folder, None if it is not on this machine.
+        folder: the model's folder.
         error: what transformers raised. Its text is shown, shortened, if the files do not explain it.
         classes: the module with the tokenizer classes, transformers.
     """
-    if folder is not None:
-        for name in (FAST, _SETTINGS):
-            if why := _torn(folder / name):
-                return f" cannot be loaded: {folder / name} {why}. {_COPY}"
-        if why := _foreign_class(folder, classes):
-            return why
+    for name in (FAST, _SETTINGS):
+        if why := _torn(folder / name):
+            return f" cannot be loaded: {folder / name} {why}. {_COPY}"
+    if why := _foreign_class(folder, classes):
+        return why
     reason = shortened(" ".join(str(error).split()) or repr(error), _MOST_REASON)
     return f" cannot be loaded. {_COPY} (transformers: {reason})"
 

@@ -1,11 +1,9 @@
 """The size of a job's commits, before it trains."""
 
 import importlib.util
-from pathlib import Path
 
-from planner.base.disk import expanded, is_folder
 from planner.base.text import how_to_install
-from planner.data import model_files
+from planner.data.model_folder import ModelFolder
 from planner.data.stored_shapes import stored_shapes
 from planner.errors import UserError
 from planner.job import GptModel, HfModel, Job
@@ -38,23 +36,21 @@ def _shapes(job: Job, *, may_build: bool) -> ModelShapes | NotKnown:
     if not isinstance(model, HfModel):
         return NotKnown(reason=_OWN_LOOP)
     try:
-        if not is_folder(expanded(model.path)):
-            model_files.require_extra(lora=False)  # has the library that finds names of the hub in its cache
-        folder = model_files.folder_here(model.path, model.revision)
-        return _hf_shapes(folder, model, may_build=may_build)
+        folder = ModelFolder.here(model)
+        if folder is None:
+            return NotKnown(reason=f"{model.path} is not on this machine. Run this on one that has it")
+        return _hf_shapes(folder, may_build=may_build)
     except UserError as error:
         return NotKnown(reason=str(error))
 
 
-def _hf_shapes(folder: Path | None, model: HfModel, *, may_build: bool) -> ModelShapes | NotKnown:
+def _hf_shapes(folder: ModelFolder, *, may_build: bool) -> ModelShapes | NotKnown:
     """The shapes of a model in a folder.
 
     Raises:
         UserError: the folder holds no model that can be trained with the job's settings.
     """
-    if folder is None:
-        return NotKnown(reason=f"{model.path} is not on this machine. Run this on one that has it")
-    if (found := stored_shapes(folder, model)) is not None:
+    if (found := stored_shapes(folder)) is not None:
         return found
     if not may_build:
         return NotKnown(reason="the model's files do not tell. See planner run JOB --dry-run, which builds the model")
@@ -62,4 +58,4 @@ def _hf_shapes(folder: Path | None, model: HfModel, *, may_build: bool) -> Model
         return NotKnown(reason=f"only transformers can tell for this model: {how_to_install('hf')}")
     from planner.train.shard import hf_shapes  # torch and transformers
 
-    return hf_shapes(model)
+    return hf_shapes(folder)

@@ -11,16 +11,17 @@ from dataclasses import dataclass, replace
 from planner.base.disk import absolute_url
 from planner.base.text import as_submitted
 from planner.base.wait_reports import reminded
-from planner.data import model_files
 from planner.data.base import SampleDataset
+from planner.data.job_folders import check_here
 from planner.data.job_paths import require_paths
+from planner.data.model_folder import ModelFolder
 from planner.data.user_dataset import function_of
 from planner.dispatch.connection import require_free
 from planner.dispatch.launch import absolute
 from planner.dispatch.token_file import token_warning
 from planner.dispatch.worker import MakeHooks, worker_hooks
 from planner.errors import DataError, StoreError
-from planner.job import HfModel, Job
+from planner.job import Job
 from planner.job.step_schedule import moved_schedule, repeated_samples, total_steps
 from planner.local_cluster.embedded import require_platform
 from planner.order.order import Order
@@ -148,7 +149,7 @@ def plan_start(
     with disk_watch(url, display.warn):
         newest = _newest(run)
     adapters = _check_model(written, job, display, file, command) if must else ""
-    job = _begun_after(job, newest.manifest, accept, display, must=must)
+    job = _begun_after(job, newest.manifest, accept, display)
     data = _data_here(job, display, must=must)
     changes = _changes(job, run, newest.manifest, data, accept) if data and newest.manifest else ()
     if run.storage.exists("run.json"):
@@ -184,7 +185,7 @@ def _with_place(start: Start, where: Where, display: Display) -> Start:
     """
     job, storage = start.job, start.run.storage
     require_free(is_local=isinstance(where, Local))
-    earlier = _resumed_after(start, display, must=isinstance(where, Local))
+    earlier = _resumed_after(start, display)
     local = _local(job, where, display)
     if job.is_own and start.num_samples:  # a cluster's nodes may have the file where this machine does not
         function_of(job.data.path, "train")
@@ -196,7 +197,7 @@ def _with_place(start: Start, where: Where, display: Display) -> Start:
     return replace(start, local=local, notes=(*start.notes, *filter(None, (earlier, watches, unseen))))
 
 
-def _begun_after(job: Job, committed: Manifest | None, accept: frozenset[str], display: Display, *, must: bool) -> Job:
+def _begun_after(job: Job, committed: Manifest | None, accept: frozenset[str], display: Display) -> Job:
     """The job with the commit of the earlier run that it goes on from. Unchanged without `after`.
 
     Raises:
@@ -205,10 +206,10 @@ def _begun_after(job: Job, committed: Manifest | None, accept: frozenset[str], d
     if job.after is None:
         return job
     with display.doing("checking the earlier run"), disk_watch(job.after.run, display.warn):
-        return begun_after(job, committed, accept, must=must)
+        return begun_after(job, committed, accept)
 
 
-def _resumed_after(start: Start, display: Display, *, must: bool) -> str:
+def _resumed_after(start: Start, display: Display) -> str:
     """What could not be checked of the earlier run of a run that resumes. Empty if nothing, or without `after`.
 
     Raises:
@@ -218,7 +219,7 @@ def _resumed_after(start: Start, display: Display, *, must: bool) -> str:
     if after is None or start.committed is None:
         return ""
     with display.doing("checking the earlier run"), disk_watch(after.run, display.warn):
-        return resumed_after(start.job, must=must)
+        return resumed_after(start.job)
 
 
 def _new_run(job: Job) -> str:
@@ -248,8 +249,8 @@ def _check_model(written: Job, job: Job, display: Display, file: str, command: s
     """
     require_paths(written, file, command)
     with display.doing("checking the model"):
-        model_files.check_here(job)
-        return _adapters(job)
+        folder = check_here(job).model
+        return _adapters(folder) if folder else ""
 
 
 def _newest(run: RunFolder) -> Newest:
@@ -273,21 +274,18 @@ def disk_watch(url: str, warn: Say) -> contextlib.AbstractContextManager[None]:
     return reminded(warn, f"waiting for {url}, which does not answer: check that disk or mount, or kill this process")
 
 
-def _adapters(job: Job) -> str:
+def _adapters(folder: ModelFolder) -> str:
     """Which layers get adapters, as text. The model is built as the workers would build it, without its weights.
 
-    Empty if the job has no adapters or the model's folder is not on this machine.
+    Empty if the job has no adapters.
 
     Raises:
         UserError: transformers cannot build the model, or a target of the adapters is not one of its layers.
     """
-    model = job.model
-    if not isinstance(model, HfModel) or model_files.folder_here(model.path, model.revision) is None:
-        return ""
     from planner.train.models.hf import adapters_of, build_for_shapes  # torch and transformers
 
-    built, _ = build_for_shapes(model)
-    return adapters_text(adapters_of(built)) if model.lora is not None else ""
+    built = build_for_shapes(folder)
+    return adapters_text(adapters_of(built)) if folder.model.lora is not None else ""
 
 
 def _data_here(job: Job, display: Display, *, must: bool) -> tuple[SampleDataset, Order] | None:

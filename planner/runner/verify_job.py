@@ -9,7 +9,7 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
-from planner.data import model_files
+from planner.data.job_folders import check_here
 from planner.dispatch.launch import absolute
 from planner.errors import UserError
 from planner.job import HfModel, Job, batch_sizes
@@ -82,7 +82,7 @@ def histories(job: Job, sizes: Sequence[int], *, through_ray: bool) -> Histories
         PlannerError: the model or the data cannot be used, or all sizes are one size on Ray.
     """
     sizes = sizes_on_ray(job, sizes) if through_ray else sizes
-    model_files.check_here(job)
+    check_here(job)
     open_data(job)
     fixed, history = _stages(job, sizes)
     return Histories(

@@ -6,7 +6,8 @@ weights of a run that trained all of them, so a run that trains adapters can beg
 
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.tensor import DTensor
 
 from planner.base import progress_counter
-from planner.data import model_files
+from planner.data.job_folders import of_trained
+from planner.data.model_folder import ModelFolder
 from planner.errors import StoreError, UserError
 from planner.job import GptModel, HfModel, Job
 from planner.provenance.identity import MODEL as MODEL_FACT
@@ -52,8 +54,12 @@ class EarlierWeights:
     """whether `model.path` has the files that the earlier run had"""
 
     @classmethod
-    def of(cls, job: Job, world: World, what: str = "the first weights") -> "EarlierWeights | None":
-        """Find and check the commit of a job. None if the job has no `after`. `what` is read from it, for errors.
+    def of(
+        cls, job: Job, folder: ModelFolder | None, world: World, what: str = "the first weights"
+    ) -> "EarlierWeights | None":
+        """Find and check the commit of a job, whose model has this folder, if any. None if the job has no `after`.
+
+        `what` is read from the commit, for errors.
 
         Raises:
             PlannerError: on every worker, if the commit is not there, is damaged, or is another model's.
@@ -61,7 +67,7 @@ class EarlierWeights:
         if job.after is None:
             return None
         commit = world.agree(lambda: earlier_commit(job, what))
-        same_files = world.agree(lambda: require_suits(job, commit))
+        same_files = world.agree(lambda: require_suits(job, folder, commit))
         key = (job.after.run, job.after.manifest)
         if not all(world.gather(key in _checked)):
             checkpoint.check_files(world, commit.run, commit.manifest)
@@ -116,13 +122,13 @@ class EarlierWeights:
         return f"{self.commit.run.storage.url} (step {self.commit.manifest.step})"
 
 
-def require_suits(job: Job, commit: EarlierCommit, *, must: bool = True) -> bool:
+def require_suits(job: Job, folder: ModelFolder | None, commit: EarlierCommit) -> bool:
     """Check that an earlier run trained all weights of the job's model. Returns whether `model.path` has its files.
 
     Args:
         job: the job that goes on.
+        folder: of its model. None: it has no files, or they are not on this machine, and only workers compare them.
         commit: of the earlier run.
-        must: whether `model.path` must be on this machine. Otherwise configurations are compared only if it is.
 
     Raises:
         UserError: the model is another one, or the run trained adapters.
@@ -142,33 +148,25 @@ def require_suits(job: Job, commit: EarlierCommit, *, must: bool = True) -> bool
                 f"after: {url} trained adapters, and its commits hold no other weights. Merge them, and write the new "
                 f"folder as model.path without after: planner export {url} -o FOLDER --merge"
             )
-        return _require_same_config(before, now, commit, must=must)
+        return folder is not None and _require_same_config(before, folder, commit)
     return True
 
 
-def _require_same_config(before: HfModel, now: HfModel, commit: EarlierCommit, *, must: bool) -> bool:
-    """Compare the configuration in `model.path` with that of the earlier run. Returns whether all files are the same.
+def _require_same_config(before: HfModel, folder: ModelFolder, commit: EarlierCommit) -> bool:
+    """Compare the configuration in a folder with that of the earlier run. Returns whether all files are the same.
 
     Raises:
         UserError: they differ, or the earlier run's is not here.
     """
-    try:
-        folder = model_files.folder_here(now.path, now.revision)
-    except UserError:
-        if must:
-            raise
-        return False
-    if folder is None:
-        return False  # the workers download it
     url = commit.run.storage.url
-    trained = model_files.of_trained(str(commit.manifest.facts.get(MODEL_FACT, "")))
-    if trained == _fingerprint(folder, before):
-        return True
-    there = _folder_of(before)
+    with suppress(UserError):  # such as a folder without weights
+        if of_trained(str(commit.manifest.facts.get(MODEL_FACT, ""))) == replace(folder, model=before).fingerprint():
+            return True
+    there = seen_folder(before)
     if there is None:
         raise UserError(
-            f"after: {url} was made with model.path {before.path}, which is not here, and {now.path} has other files. "
-            "Write that model.path, so that the configurations can be compared"
+            f"after: {url} was made with model.path {before.path}, which is not here, and {folder.path} has other "
+            "files. Write that model.path, so that the configurations can be compared"
         )
     old, new = (_config(each) for each in (there, folder))
     keys = sorted(key for key in {*old, *new} if key not in _FREE and "drop" not in key)
@@ -186,29 +184,22 @@ def _other_model(url: str, differing: list[str]) -> UserError:
     )
 
 
-def _fingerprint(folder: Any, before: HfModel) -> str:
+def seen_folder(model: HfModel) -> ModelFolder | None:
+    """The folder of a model. None if it is not on this machine, for whatever reason."""
     try:
-        return model_files.folder_fingerprint(folder, weights=before.weights == "pretrained")
-    except UserError:  # such as a folder without weights
-        return ""
-
-
-def _folder_of(model: HfModel) -> Any:
-    """The folder of an earlier run's model. None if it is not on this machine."""
-    try:
-        return model_files.folder_here(model.path, model.revision)
+        return ModelFolder.here(model)
     except UserError:
         return None
 
 
-def _config(folder: Any) -> dict[str, Any]:
+def _config(folder: ModelFolder) -> dict[str, Any]:
     """A model's configuration with transformers' defaults, since files leave some of them out."""
     import transformers
 
     try:
-        found: dict[str, Any] = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False).to_dict()
+        found: dict[str, Any] = transformers.AutoConfig.from_pretrained(folder.path, trust_remote_code=False).to_dict()
     except Exception as error:  # values of a wrong type can raise anything
-        raise UserError(f"{folder}: transformers cannot read its configuration: {error}") from error
+        raise UserError(f"{folder.path}: transformers cannot read its configuration: {error}") from error
     return found
 
 

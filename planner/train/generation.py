@@ -84,7 +84,7 @@ def _reference(generation: Generation, state: TrainState, note: WriteNote) -> Re
     """
     job, world, setup, start = generation.job, generation.world, generation.setup, generation.claim.start
     if job.reference.source != "cached":
-        return make_reference(job, world)
+        return make_reference(job, setup.folders, world)
     dataset = setup.dataset
     has_first_weights = generation.is_fresh and job.reference.model is None
     computing = TableBuilder(
@@ -92,7 +92,7 @@ def _reference(generation: Generation, state: TrainState, note: WriteNote) -> Re
         parts=parts_of(job, f"{setup.identity.model} {setup.model}", dataset, generation.run.storage),
         dataset=dataset,
         # Before its first step, the policy is its own reference.
-        make_model=lambda: state.model if has_first_weights else make_reference_model(job, world),
+        make_model=lambda: state.model if has_first_weights else make_reference_model(job, setup.folders, world),
         note=note,
         should_stop=lambda: generation.hooks.should_stop(start.step),
     )
@@ -110,7 +110,7 @@ def _earlier_weights(generation: Generation) -> EarlierWeights | None:
     if not generation.is_fresh and not has_adapters:
         return None  # the run's own commit has all weights
     what = "the first weights" if generation.is_fresh else "the weights below the adapters"
-    return EarlierWeights.of(job, generation.world, what)
+    return EarlierWeights.of(job, generation.setup.folders.model, generation.world, what)
 
 
 def make_state(generation: Generation) -> TrainState:
@@ -120,8 +120,9 @@ def make_state(generation: Generation) -> TrainState:
         UserError: on every worker, if the model cannot be made or cannot use the data.
     """
     job, world = generation.job, generation.world
-    is_fresh = generation.is_fresh
-    model = make_model(job.model, job.train, world, first_weights=is_fresh, earlier=_earlier_weights(generation))
+    is_fresh, earlier = generation.is_fresh, _earlier_weights(generation)
+    config = generation.setup.folders.model or job.model
+    model = make_model(config, job.train, world, first_weights=is_fresh, earlier=earlier)
     # A run that resumes has no weights before its commit is loaded. It was checked when it began.
     if is_fresh and isinstance(job.model, HfModel) and (setting := job.data.packing_setting):
         world.agree(partial(require_packed, cast("HfCausal", model), setting))

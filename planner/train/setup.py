@@ -5,8 +5,9 @@ from functools import cached_property
 from typing import Any
 
 from planner.base import progress_counter
-from planner.data import model_files
 from planner.data.base import SampleDataset
+from planner.data.job_folders import JobFolders
+from planner.data.model_folder import ModelFolder
 from planner.data.paths import model_stamps
 from planner.data.source_stamps import data_stamps
 from planner.job import After, Job, batch_sizes
@@ -64,12 +65,13 @@ class Setup:
     identity: TrainingIdentity
     lengths: StepSchedule
     plan: Plan
+    model: str
+    """fingerprint of the files of the first weights. Empty if the weights follow from the job alone"""
+    folders: JobFolders
+    after: After | None
+    """the commit of an earlier run that the first weights are from"""
     device: str = ""
     """hardware and torch, on which `bitwise` results depend. Empty in other jobs"""
-    model: str = ""
-    """fingerprint of the files of the first weights. Empty if the weights follow from the job alone"""
-    after: After | None = None
-    """the commit of an earlier run that the first weights are from"""
 
     @cached_property
     def facts(self) -> dict[str, Any]:
@@ -86,8 +88,9 @@ def set_up(job: Job, world_size: int) -> Setup:
         UserError: the data or the model's files cannot be read, or no plan fits the job at this world size.
     """
     dataset, order = open_data_once(job)
-    model = model_files.fingerprint(job)
-    model_files.require_same_tokens(job)
+    folders = JobFolders.of(job, ModelFolder.find)
+    model = folders.fingerprint()
+    folders.require_same_tokens()
     return Setup(
         dataset=dataset,
         order=order,
@@ -95,5 +98,6 @@ def set_up(job: Job, world_size: int) -> Setup:
         lengths=lengths(job, order.num_samples),
         plan=make_plan(batch_sizes(job), world_size),
         model=model,
+        folders=folders,
         after=require_pinned(job),
     )

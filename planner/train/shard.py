@@ -2,14 +2,14 @@
 
 from collections import Counter
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+from planner.data.model_folder import ModelFolder
 from planner.errors import TrainingFailed
-from planner.job import GptModel, HfModel, Model, Train
+from planner.job import GptModel, Model, Train
 from planner.job.compute import VARLEN, kernels_of
 from planner.plan.commit_size import ModelShapes
 from planner.train.collectives import let_fsdp_sum_gradients, use_own_collectives
@@ -24,21 +24,27 @@ from planner.train.world import World
 
 
 def make_model(
-    config: Model, train: Train, world: World, *, first_weights: bool = True, earlier: EarlierWeights | None = None
+    config: Model | ModelFolder,
+    train: Train,
+    world: World,
+    *,
+    first_weights: bool = True,
+    earlier: EarlierWeights | None = None,
 ) -> nn.Module:
     """A job's sharded model with its first weights, which are equal at every world size.
 
-    Without `first_weights`, trained parameters are uninitialised, for a commit to be loaded into them. With `earlier`,
-    the first weights are those of an earlier run, and else they are read from files or drawn.
+    A model of transformers is given by its folder. Without `first_weights`, trained parameters are uninitialised, for a
+    commit to be loaded into them. With `earlier`, the first weights are those of an earlier run, and else they are read
+    from files or drawn.
 
     Raises:
         UserError: on every worker, if there is no such model, or it cannot be trained with the job's settings.
     """
-    if isinstance(config, HfModel):
+    if isinstance(config, ModelFolder):
         return _make_hf(config, train, world, first_weights=first_weights, earlier=earlier)
+    assert isinstance(config, GptModel)  # a user's own loop builds its model itself
     if first_weights and earlier is None:
         return shard(build_model(config, train).to(world.device), world, train)
-    assert isinstance(config, GptModel)
     with torch.device("meta"):  # weights that a commit replaces are neither drawn nor held whole
         model = shard(Gpt(config, activation_checkpointing=train.activation_checkpointing), world, train)
     model.to_empty(device=world.device)
@@ -47,9 +53,8 @@ def make_model(
     return model
 
 
-def build_model(config: Model, train: Train) -> nn.Module:
+def build_model(config: GptModel, train: Train) -> nn.Module:
     """The whole model on the CPU. Its weights depend only on the seed, so they are equal on every worker."""
-    assert isinstance(config, GptModel)  # a user's own loop builds its model itself
     # `devices=[]`: by default, `fork_rng` saves the state of every GPU, and so starts CUDA on all of them.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(train.seed)
@@ -57,14 +62,14 @@ def build_model(config: Model, train: Train) -> nn.Module:
 
 
 def _make_hf(
-    config: HfModel, train: Train, world: World, *, first_weights: bool, earlier: EarlierWeights | None
+    folder: ModelFolder, train: Train, world: World, *, first_weights: bool, earlier: EarlierWeights | None
 ) -> nn.Module:
     """Build on the meta device, shard, then fill. A worker holds its shard and at most one more tensor or block."""
-    if config.attention == VARLEN:
+    if folder.model.attention == VARLEN:
         world.agree(lambda: varlen_attention.require(world.device))
-    model, folder = world.agree(
+    model = world.agree(
         lambda: build_on_meta(
-            config,
+            folder,
             activation_checkpointing=train.activation_checkpointing,
             auto_attention=fastest_attention(world.device, train.precision),
             use_liger=kernels_of(train.kernels) == "liger",
@@ -72,24 +77,24 @@ def _make_hf(
     )
     # Before layers are packed: weights are drawn in plain layers.
     bare = bare_copy(model)
-    if config.frozen == "nf4":
+    if folder.model.frozen == "nf4":
         quantize(model.hf)
     shard(model, world, train)
     model.to_empty(device=world.device)
-    world.agree(lambda: _fill(config, model, bare, folder, train.seed, first_weights=first_weights, earlier=earlier))
+    world.agree(lambda: _fill(folder, model, bare, train.seed, first_weights=first_weights, earlier=earlier))
     return model
 
 
 def _fill(
-    config: HfModel,
+    folder: ModelFolder,
     model: HfCausal,
     bare: HfCausal,
-    folder: Path,
     seed: int,
     *,
     first_weights: bool,
     earlier: EarlierWeights | None,
 ) -> None:
+    config = folder.model
     if config.lora is not None and first_weights:
         draw_adapters(model, bare, seed)
     # A commit holds only what is trained. The rest is read or drawn again in every generation.
@@ -155,14 +160,14 @@ def _largest_list(model: nn.Module) -> dict[str, nn.Module]:
     return {f"{name}.{number}": block for number, block in enumerate(largest)}
 
 
-def hf_shapes(config: HfModel) -> ModelShapes:
+def hf_shapes(folder: ModelFolder) -> ModelShapes:
     """The shapes of the parameters that a job with this model trains, adapters alone if it has any.
 
     The model is built as the workers build it, without its weights. That takes seconds, mostly to import transformers.
 
     Raises:
-        UserError: there is no such model, or it cannot be trained with the job's settings.
+        UserError: the folder holds no model that can be trained with the job's settings.
     """
-    model, _ = build_for_shapes(config)
+    model = build_for_shapes(folder)
     trained = Counter(tuple(parameter.shape) for parameter in model.parameters() if parameter.requires_grad)
     return ModelShapes(trained=trained, num_blocks=len(blocks_of(model)))

@@ -87,7 +87,7 @@ def test_documents_of_a_tokenizer(cli, place, model):
         (["--tokenizer", ""], "--tokenizer is empty. Write a name"),
         (["--revision", "main"], "--revision main: it belongs to --tokenizer"),
         (["--tokenizer", "model", "--revision", ""], "--revision is empty"),
-        (["--tokenizer", "./nowhere"], "planner: --tokenizer: ./nowhere: no such folder"),
+        (["--tokenizer", "./nowhere"], "planner: --tokenizer: ./nowhere (relative to "),
         (["--tokenizer", "folder"], "planner: --tokenizer: the tokenizer of folder cannot be loaded"),
     ],
 )

@@ -63,7 +63,7 @@ def slow(monkeypatch, said):
         (["prepare", "text.txt", "out"], "planner.cli.prepare_command.prepare_file", "bytes read: 0"),
         (["probe", "."], "planner.cli.probe_command.measure", "measuring"),
         (["submit", "job.yaml", *AT], "planner.cli.submit_command.collect", "collecting the files"),
-        (["run", "job.yaml"], "planner.runner.start.model_files.check_here", "checking the model"),
+        (["run", "job.yaml"], "planner.runner.start.check_here", "checking the model"),
         (["run", "job.yaml"], "planner.runner.start.open_data", "data checked: 0"),
         (
             ["run", "job.yaml", "--address", "x:1"],

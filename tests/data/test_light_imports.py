@@ -8,7 +8,7 @@ import pytest
 pytestmark = pytest.mark.process
 
 
-@pytest.mark.parametrize("module", ["planner.data", "planner.data.paths", "planner.data.model_files"])
+@pytest.mark.parametrize("module", ["planner.data", "planner.data.paths", "planner.data.model_folder"])
 def test_it_loads_without_numpy(module):
     """By what a fresh interpreter has loaded afterwards."""
     code = f"import sys, {module}; print(*sys.modules)"

@@ -4,6 +4,7 @@ import pytest
 import torch
 from worker_functions import TINY, make_job, newest_commit, run_job
 
+from planner.data.model_folder import ModelFolder
 from planner.job import GptModel, HfModel, Train
 from planner.job.model import gpt_shapes
 from planner.job.optimizer import optimizer_tensors
@@ -33,7 +34,7 @@ def bytes_held(_rank, cases):
 
     world, found = World.join(cpu_device), []
     for config, train, is_bitwise in cases:
-        model = make_model(config, train, world)
+        model = make_model(found_model(config), train, world)
         sums = FixedPointSums(model, world, 4, "sharded") if is_bitwise else FloatSums(model)
         state = TrainState.of(model, make_optimizer(train.optimizer, model), sums, only_trained=True)
         sums.begin()
@@ -45,8 +46,12 @@ def bytes_held(_rank, cases):
     return found
 
 
+def found_model(config):
+    return ModelFolder.find(config) if isinstance(config, HfModel) else config
+
+
 def expected(config, train, is_bitwise):
-    shapes = hf_shapes(config) if isinstance(config, HfModel) else gpt_shapes(config)
+    shapes = hf_shapes(found_model(config)) if isinstance(config, HfModel) else gpt_shapes(config)
     return CommitSize(shapes=shapes, optimizer=optimizer_tensors(train.optimizer), is_bitwise=is_bitwise)
 
 

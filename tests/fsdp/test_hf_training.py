@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from worker_functions import make_job, records, run_job
 
-from planner.data.model_files import stored_tensors
+from planner.data.model_folder import ModelFolder
 from planner.errors import ResumeRefused, StoreError, UserError
 from planner.job import HfModel, Job, Train
 from planner.store.run_folder import RunFolder
@@ -49,13 +49,18 @@ def run_hf(rank, job, url, stop_at=None, accept=()):
     return run_job(rank, job, url, stop_at, accept)
 
 
-def logits_of(_rank, models):
+def make(model, train, world):
     from planner.train.shard import make_model
+
+    return make_model(ModelFolder.find(model), train, world)
+
+
+def logits_of(_rank, models):
     from planner.train.world import World, cpu_device
 
     world = World.join(cpu_device)
     with torch.no_grad():
-        return [make_model(model, TRAIN, world).eval()(INPUTS).numpy() for model in models]
+        return [make(model, TRAIN, world).eval()(INPUTS).numpy() for model in models]
 
 
 def logits_by_transformers(folder):
@@ -113,12 +118,11 @@ def test_random_weights_depend_on_the_seed_alone(workers, tiny_model):
 
 
 def logits_of_seed(_rank, model, seed):
-    from planner.train.shard import make_model
     from planner.train.world import World, cpu_device
 
     train = TRAIN.model_copy(update={"seed": seed})
     with torch.no_grad():
-        return [make_model(model, train, World.join(cpu_device)).eval()(INPUTS).numpy()]
+        return [make(model, train, World.join(cpu_device)).eval()(INPUTS).numpy()]
 
 
 def test_weights_that_are_not_the_configurations_are_refused(workers, tiny_model):
@@ -223,12 +227,11 @@ def logits_of_commit(_rank, job, url):
     from planner.train.checkpoints import checkpoint
     from planner.train.exact.gradient_sums import FloatSums
     from planner.train.optimize import make_optimizer
-    from planner.train.shard import make_model
     from planner.train.state import TrainState
     from planner.train.world import World, cpu_device
 
     world = World.join(cpu_device)
-    model = make_model(job.model, job.train, world)
+    model = make(job.model, job.train, world)
     optimizer = make_optimizer(job.train.optimizer, model)
     state = TrainState.of(model, optimizer, FloatSums(model), only_trained=True)
     run = RunFolder(Storage(url))
@@ -253,7 +256,7 @@ def test_an_exported_model_is_the_trained_one(workers, trained, tmp_path, family
     again = workers.run(logits_of, 3, [hf(tmp_path / "out")])[0][0]
     assert float((torch.from_numpy(again) - expected).abs().max()) <= 1e-6
     assert (done.step, done.what) == (3, "model")
-    before, after = (sorted(stored_tensors(Path(folder))) for folder in (job.model.path, tmp_path / "out"))
+    before, after = (sorted(ModelFolder.find(hf(folder)).tensors) for folder in (job.model.path, tmp_path / "out"))
     assert before == after  # names of files, not of modules
     places = [tmp_path / "out", *(tmp_path / "out").iterdir()]
     assert not any(place.stat().st_mode & 0o077 for place in places)
@@ -273,7 +276,7 @@ def test_an_export_in_bf16_and_in_many_files(trained, tmp_path, monkeypatch):
     assert done.step == 2
     whole, rounded = logits_by_transformers(tmp_path / "whole"), logits_by_transformers(tmp_path / "out")
     assert 0 < float((whole - rounded).abs().max()) < 0.05
-    assert {t.dtype for t in stored_tensors(tmp_path / "out").values()} == {"BF16"}
+    assert {t.dtype for t in ModelFolder.find(hf(tmp_path / "out")).tensors.values()} == {"BF16"}
 
 
 def test_exported_adapters_are_the_trained_ones(workers, trained, tmp_path):

@@ -1,6 +1,7 @@
 """A run that goes on from an earlier run (`after`), in real FSDP processes: SFT, then DPO from its weights."""
 
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from sample_sets import write_rows
 from test_hf_training import hf, run_hf
 from worker_functions import TINY, records, run_job
 
+from planner.data.job_folders import JobFolders
+from planner.data.model_folder import ModelFolder
 from planner.data.tokenizer import ByteTokenizer
 from planner.errors import PlannerError, ResumeRefused, StoreError, UserError
 from planner.job import Job
@@ -82,15 +85,10 @@ def first_weights(_rank, job, url, stop_at=None):
     del url, stop_at
     world = World.join(cpu_device)
 
-    class Fresh:
-        is_fresh = True
-        hooks = None
-
-    fresh = Fresh()
-    fresh.job, fresh.world = job, world
-    model = generation.make_model(
-        job.model, job.train, world, first_weights=True, earlier=generation._earlier_weights(fresh)
-    )
+    setup = SimpleNamespace(folders=JobFolders.of(job, ModelFolder.find))
+    fresh = SimpleNamespace(is_fresh=True, job=job, world=world, setup=setup)
+    earlier = generation._earlier_weights(fresh)
+    model = generation.make_model(setup.folders.model or job.model, job.train, world, earlier=earlier)
     state = TrainState(model=model, optimizer=torch.optim.SGD(model.parameters()), sums=None, shards={})
     digests = {}
     for name, parameter in state.model.named_parameters():

@@ -159,7 +159,7 @@ def _models(out: Path, *, with_weights: bool) -> None:
 
 
 def _weights(folder: Path, has_index: bool) -> None:
-    from test_model_files import write_tensors
+    from test_model_folder import write_tensors
 
     if not has_index:
         write_tensors(folder / "model.safetensors", **{"a.weight": [1.0] * 100, "b.weight": [2.0] * 10})

@@ -76,15 +76,17 @@ def read_recipe_for_another(folder: Path) -> None:
 
 def read_model(folder: Path) -> None:
     """A model's folder, as the driver and a worker look at it."""
-    from planner.data.model_files import check_here, fingerprint
+    from planner.data.job_folders import JobFolders, check_here
+    from planner.data.model_folder import ModelFolder
     from planner.train.models.hf import build_on_meta
 
     model = {"kind": "hf", "path": str(folder / "model"), "context": 32}
     path = folder / "sound" / "rows.jsonl"
     job = _job_of(folder, model=model, data={"kind": "chat", "path": str(path)}, objective="sft")
     check_here(job)
-    fingerprint(job)
-    build_on_meta(job.model)
+    folders = JobFolders.of(job, ModelFolder.find)
+    folders.fingerprint()
+    build_on_meta(folders.model)
 
 
 def read_tokenizer(folder: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 from planner.base import disk
 from planner.cli import app
 from planner.data.hf_tokenizer import HfTokenizer
-from planner.data.model_files import check_here, fingerprint
+from planner.data.job_folders import JobFolders, check_here
+from planner.data.model_folder import ModelFolder
 from planner.data.open import open_dataset
 from planner.errors import ClusterError, DataError, JobError, PlannerError, RecipeError, StoreError, UserError
 from planner.files import read_cluster, read_job
@@ -83,8 +84,9 @@ def start(job):
     from planner.train.models.hf import build_on_meta
 
     check_here(job)
-    fingerprint(job)
-    build_on_meta(job.model)
+    folders = JobFolders.of(job, ModelFolder.find)
+    folders.fingerprint()
+    build_on_meta(folders.model)
     dataset = open_dataset(job.data, job.model)
     return [dataset.sample(row) for row in range(dataset.num_rows)]
 

@@ -61,7 +61,7 @@ AT_THE_TOP = {
 INSIDE_FUNCTIONS = {
     "probe": {"torch"},
     "data": {"bs4", "datasets", "huggingface_hub", "jinja2", "pyarrow", "transformers"},
-    "train": {"liger_kernel", "peft", "transformers"},
+    "train": {"liger_kernel", "peft", "safetensors", "transformers"},
     "trl": {"accelerate"},
     "local_cluster": {"ray"},
     "dispatch": {"pyarrow", "torch"},

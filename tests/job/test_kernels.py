@@ -87,6 +87,7 @@ def test_varlen_is_refused_in_other_jobs(train, sections, says):
 
 def test_a_worker_without_liger_says_what_to_install(tiny_model):
     """Before any weight is read."""
+    from planner.data.model_folder import ModelFolder
     from planner.errors import UserError
     from planner.job import HfModel
     from planner.train.models.hf import build_on_meta
@@ -95,4 +96,4 @@ def test_a_worker_without_liger_says_what_to_install(tiny_model):
     with pytest.raises(
         UserError, match=r"train\.kernels: liger-kernel cannot be imported .* Install it there .*\[liger\]"
     ):
-        build_on_meta(model, use_liger=True)
+        build_on_meta(ModelFolder.find(model), use_liger=True)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from planner.data.model_folder import ModelFolder
 from planner.errors import UserError
 from planner.job import HfModel
 from planner.job.compute import FLASH, attention_choices
@@ -35,8 +36,9 @@ def test_a_worker_takes_what_a_dry_run_says(installed, device, precision, is_det
 def test_flash_attention_that_is_not_installed_is_refused_with_what_to_write(tiny_model):
     """By workers. A driver on a node without GPUs, and an export, do not compute with the model and need no package."""
     config = HfModel(kind="hf", path=str(tiny_model("llama")), context=24, attention="flash_attention_2")
+    folder, automatic = (ModelFolder.find(each) for each in (config, config.model_copy(update={"attention": "auto"})))
     says = r"^model\.attention flash_attention_2 needs GPUs and the package flash-attn .* Write model\.attention: auto$"
     with pytest.raises(UserError, match=says):
-        build_on_meta(config)
-    assert build_for_shapes(config)[0].hf.config._attn_implementation == "sdpa"
-    assert hf_shapes(config) == hf_shapes(config.model_copy(update={"attention": "auto"}))
+        build_on_meta(folder)
+    assert build_for_shapes(folder).hf.config._attn_implementation == "sdpa"
+    assert hf_shapes(folder) == hf_shapes(automatic)

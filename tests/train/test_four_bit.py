@@ -105,11 +105,12 @@ def test_fsdp_of_any_torch_can_hold_the_bytes(length):
 
 def test_all_linear_layers_but_the_head_are_packed(tiny_model):
     """Adapters and embeddings are not."""
+    from planner.data.model_folder import ModelFolder
     from planner.job import HfModel
     from planner.train.models.hf import build_on_meta
 
     settings = {"kind": "hf", "path": str(tiny_model("llama")), "context": 24, "lora": {"rank": 2}, "frozen": "nf4"}
-    model, _ = build_on_meta(HfModel.model_validate(settings))
+    model = build_on_meta(ModelFolder.find(HfModel.model_validate(settings)))
     names = quantizable(model.hf)
     assert len(names) == 14
     assert all(name.endswith("_proj.base_layer") for name in names)

@@ -130,8 +130,8 @@ def test_what_torch_raises_over_a_full_disk_is_not_what_is_said(job, tmp_path, m
 @pytest.mark.process
 def test_an_export_that_does_not_fit_says_how_much_it_needs(small_disk):
     """A model of 2 MB; nothing of it stays."""
-    planned = [tensor_files.TensorSpec(name=name, shape=(250_000,)) for name in "ab"]
-    tensors = (torch.zeros(250_000) for _ in planned)
+    planned = dict.fromkeys("ab", (250_000,))
+    tensors = (torch.zeros(shape) for shape in planned.values())
     with pytest.raises(RunError, match=r"the disk is full: the model needs 2\.0 MB, and 1\.0 MB are free\. Nothing"):
         tensor_files.write(small_disk, "model", planned, tensors, torch.float32, {})
     assert list(small_disk.iterdir()) == []

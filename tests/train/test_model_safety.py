@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.data import model_files
 from planner.data.hf_tokenizer import HfTokenizer
+from planner.data.model_checks import require_fit
+from planner.data.model_folder import ModelFolder
+from planner.data.safetensors_headers import tensors_in
 from planner.errors import DataError, UserError
 from planner.job import HfModel
 from planner.train.models.hf import build_on_meta
@@ -35,6 +37,10 @@ AUTO_MAP = {
 
 def model(folder, **changes):
     return HfModel.model_validate({"kind": "hf", "path": str(folder), "context": 8, **changes})
+
+
+def opened(folder):
+    return ModelFolder.find(model(folder))
 
 
 @pytest.fixture
@@ -84,9 +90,9 @@ def test_a_models_own_code_never_runs_and_nobody_is_asked(folder, tmp_path, yes,
     with_code(folder, tmp_path / "ran", model_type)
     if model_type == "evil":
         with pytest.raises(UserError, match="transformers cannot make a model from it"):
-            build_on_meta(model(folder))
+            build_on_meta(opened(folder))
     else:
-        build_on_meta(model(folder))
+        build_on_meta(opened(folder))
     try:
         HfTokenizer.load(model(folder))
     except DataError as error:
@@ -114,9 +120,9 @@ def test_pickled_weights_are_never_opened(folder, tmp_path, beside):
     if not beside:
         (folder / "model.safetensors").unlink()
         with pytest.raises(UserError, match="Its weights are pickles: save them as safetensors first"):
-            build_on_meta(model(folder))
+            build_on_meta(opened(folder))
     else:
-        build_on_meta(model(folder))
+        build_on_meta(opened(folder))
         HfTokenizer.load(model(folder))
     assert not (tmp_path / "ran").exists()
 
@@ -127,25 +133,25 @@ def test_an_index_names_files_of_its_own_folder(folder, name):
     shutil.copy(folder / "model.safetensors", folder.parent / "outside.safetensors")
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
     with pytest.raises(UserError, match=r"which is not a file in its folder|Is a directory"):
-        model_files.stored_tensors(folder)
+        _ = opened(folder).tensors
 
 
 def test_a_link_out_of_the_folder_is_not_its_own(folder, tmp_path):
     """A link within the hub's cache is accepted, because the hub stores all files behind links."""
     (tmp_path / "key").write_text("secret")
     (folder / "within.json").symlink_to("config.json")
-    model_files.require_inside_folder(folder, folder / "within.json")
+    opened(folder).inside("within.json")
     (folder / "tokenizer_key.json").symlink_to("../key")
     (folder / "twice.json").symlink_to("tokenizer_key.json")
     for name in ("tokenizer_key.json", "twice.json"):
         with pytest.raises(UserError, match=f"{name}: a link that leads out of the model's folder"):
-            model_files.require_inside_folder(folder, folder / name)
+            opened(folder).inside(name)
     hub = tmp_path / "hub" / "models--a--b"
     (hub / "blobs").mkdir(parents=True)
     (hub / "snapshots" / "1").mkdir(parents=True)
     (hub / "blobs" / "x").write_text("{}")
     (hub / "snapshots" / "1" / "tokenizer.json").symlink_to("../../blobs/x")
-    model_files.require_inside_folder(hub / "snapshots" / "1", hub / "snapshots" / "1" / "tokenizer.json")
+    opened(hub / "snapshots" / "1").inside("tokenizer.json")
 
 
 numbers = st.one_of(st.integers(-9, 9), st.integers(), st.floats(), st.booleans(), st.none(), st.text(max_size=3))
@@ -158,7 +164,7 @@ def test_a_header_names_bytes_behind_it_or_is_refused(tmp_path_factory, offsets,
     header = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": offsets}}).encode()
     file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
     try:
-        found = model_files._header(file)["a"]
+        found = tensors_in(file)["a"]
     except UserError:
         return
     assert 8 + len(header) <= found.start <= found.end <= file.stat().st_size
@@ -171,4 +177,4 @@ def test_json_without_an_end_is_refused(folder, name):
     text = b'{"a":' * 100_000
     (folder / name).write_bytes(len(text).to_bytes(8, "little") + text if name == "model.safetensors" else text)
     with pytest.raises(UserError, match=name):
-        model_files.check(model(folder))
+        require_fit(opened(folder))

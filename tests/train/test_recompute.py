@@ -5,6 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
+from planner.data.model_folder import ModelFolder
 from planner.job import GptModel, HfModel
 from planner.train.models.blocks import checkpoint_settings
 from planner.train.models.gpt import Gpt
@@ -60,10 +61,10 @@ def test_selective_computes_every_second_product_again_and_no_attention():
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_models_of_transformers_have_it_too(tiny_model, family):
     """The same gradients, and attention once."""
-    settings = {"kind": "hf", "path": str(tiny_model(family)), "context": 24}
+    folder = ModelFolder.find(HfModel(kind="hf", path=str(tiny_model(family)), context=24))
     found = []
     for how in (False, "selective"):
-        model, _ = build_on_meta(HfModel.model_validate(settings), activation_checkpointing=how)
+        model = build_on_meta(folder, activation_checkpointing=how)
         model.to_empty(device="cpu").train()
         torch.manual_seed(0)
         model.hf.init_weights()

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.data.model_folder import ModelFolder
 from planner.data.stored_shapes import stored_shapes
 from planner.job import GptModel, HfModel, Job
 from planner.job.model import gpt_shapes
@@ -53,15 +54,25 @@ def hf(folder, **settings):
     return HfModel.model_validate({"kind": "hf", "path": str(folder), "context": 24, **settings})
 
 
+def told_shapes(model):
+    """What the model's files tell."""
+    return stored_shapes(ModelFolder.find(model))
+
+
+def built_shapes(model):
+    """What transformers builds."""
+    return hf_shapes(ModelFolder.find(model))
+
+
 @pytest.mark.parametrize(("family", "changes"), FAMILIES)
 def test_files_tell_what_transformers_would_build(tiny_model, family, changes):
     """The shapes of all parameters, or of the adapters, to the last one."""
     folder = tiny_model(family, **changes)
     for lora in (None, *ADAPTERS):
         model = hf(folder, lora=lora)
-        found = stored_shapes(folder, model)
+        found = told_shapes(model)
         assert found is not None
-        assert found == hf_shapes(model), lora
+        assert found == built_shapes(model), lora
 
 
 def test_a_stored_head_that_is_shared_counts_once(tiny_model):
@@ -73,7 +84,7 @@ def test_a_stored_head_that_is_shared_counts_once(tiny_model):
     tensors = load_file(file)
     tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
     save_file(tensors, file, {"format": "pt"})
-    assert stored_shapes(folder, hf(folder)) == hf_shapes(hf(folder))
+    assert told_shapes(hf(folder)) == built_shapes(hf(folder))
 
 
 JOB = {
@@ -92,7 +103,7 @@ def test_a_dry_run_builds_the_model_if_its_files_do_not_tell(tiny_model, monkeyp
     planned, built = (commit_size(job, may_build=may_build) for may_build in (False, True))
     assert isinstance(planned, NotKnown)
     assert isinstance(built, CommitSize)
-    assert built.shapes == hf_shapes(model)
+    assert built.shapes == built_shapes(model)
     assert built.state_bytes == 4 * built.shapes.num_parameters + 8 * (2 + 1 + 1)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     lacking = commit_size(job, may_build=True)
@@ -122,7 +133,7 @@ def test_a_name_on_the_hub_needs_the_library_that_finds_it(monkeypatch):
 def test_files_do_not_tell_where_they_could_be_wrong(tiny_model, family, settings):
     """Other families, whose files may hold buffers, weights that are not read, and adapters outside of the blocks."""
     folder = tiny_model(family)
-    assert stored_shapes(folder, hf(folder, **settings)) is None
+    assert told_shapes(hf(folder, **settings)) is None
 
 
 def test_a_tensor_that_no_layer_is_known_to_have_makes_files_useless(tiny_model):
@@ -133,7 +144,7 @@ def test_a_tensor_that_no_layer_is_known_to_have_makes_files_useless(tiny_model)
     (file,) = folder.glob("*.safetensors")
     tensors = load_file(file)
     save_file({**tensors, "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}, file, {"format": "pt"})
-    assert stored_shapes(folder, hf(folder)) is None
+    assert told_shapes(hf(folder)) is None
     del tensors["lm_head.weight"]
     save_file(tensors, file, {"format": "pt"})
-    assert stored_shapes(folder, hf(folder)) is None
+    assert told_shapes(hf(folder)) is None

@@ -6,6 +6,7 @@ import pytest
 import torch
 from varlen_stand_in import newer_stand_in, stand_in
 
+from planner.data.model_folder import ModelFolder
 from planner.errors import UserError
 from planner.job import HfModel
 from planner.train.models import varlen_attention
@@ -124,7 +125,7 @@ def built(folder, **settings):
     model = HfModel.model_validate(
         {"kind": "hf", "path": str(folder), "context": 24, "attention": "varlen", **settings}
     )
-    return build_on_meta(model)[0]
+    return build_on_meta(ModelFolder.find(model))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -1,9 +1,11 @@
-"""Exports a commit's model in the Hugging Face layout, in one process, with one tensor in memory at a time."""
+"""Exports a commit's model in the Hugging Face layout, in one process, with one file's tensors in memory at a time."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from planner.data import model_files
+from planner.data.job_folders import of_trained
+from planner.data.model_checks import require_fit
+from planner.data.model_folder import ModelFolder
 from planner.errors import StoreError, UserError
 from planner.job import HfModel, Job
 from planner.provenance.identity import MODEL as MODEL_FACT
@@ -115,7 +117,6 @@ def export(
         writer = Writer(
             run=run,
             manifest=manifest,
-            model=job.model,
             source=source,
             base=base,
             folder=half,
@@ -175,18 +176,19 @@ def _base(job: Job) -> EarlierCommit | None:
     return base
 
 
-def _source(run: RunFolder, manifest: Manifest, job: Job) -> Path:
+def _source(run: RunFolder, manifest: Manifest, job: Job) -> ModelFolder:
     """The folder that the run's first weights came from.
 
     Raises:
         UserError: the folder is gone, or now holds another model.
     """
     assert isinstance(job.model, HfModel)  # the caller checked
-    folder = model_files.check(job.model)
-    before = model_files.of_trained(str(manifest.facts.get(MODEL_FACT, "")))
-    if before and before != model_files.folder_fingerprint(folder, weights=job.model.weights == "pretrained"):
+    folder = ModelFolder.find(job.model)
+    require_fit(folder)
+    before = of_trained(str(manifest.facts.get(MODEL_FACT, "")))
+    if before and before != folder.fingerprint():
         raise UserError(
-            f"{run.storage.url}: the files in {folder} have changed since the run was made, so configuration and "
+            f"{run.storage.url}: the files in {folder.path} have changed since the run was made, so configuration and "
             "tokenizer may be another model's. Put the files back"
         )
     return folder

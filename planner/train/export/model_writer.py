@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from planner.base.version import VERSION
-from planner.data import model_files
+from planner.data.model_folder import CONFIG, ModelFolder
+from planner.data.tokenizer_files import FILES
 from planner.errors import StoreError, UserError
-from planner.job import HfModel
 from planner.provenance.stage import EarlierCommit
 from planner.store.records import Manifest
 from planner.store.run_folder import RunFolder
 from planner.train.checkpoints import checkpoint
 from planner.train.export import tensor_files
-from planner.train.export.tensor_files import TensorSpec
+from planner.train.export.tensor_files import Shapes
 from planner.train.models import private
 from planner.train.models.first_weights import read_rows, rows_of, stored_buffers
 from planner.train.models.four_bit import pack, quantizable, unpack
@@ -29,20 +29,6 @@ from planner.train.state import MODEL
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
-# The files of a tokenizer in all forms that transformers writes, and the settings of generation.
-_COPIED = (
-    "generation_config.json",
-    "tokenizer*.json",
-    "tokenizer.model",
-    "*.tiktoken",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "spiece.model",
-    "chat_template.*",
-)
 DType = Literal["fp32", "bf16"]
 What = Literal["model", "adapter", "merged model"]
 Progress = Callable[[int, int], None]
@@ -55,8 +41,8 @@ class Writer:
 
     run: RunFolder
     manifest: Manifest
-    model: HfModel
-    source: Path
+    source: ModelFolder
+    """the files that the run's first weights came from"""
     base: EarlierCommit | None
     """the commit of an earlier run that has the weights below the adapters. None: they are in `source`"""
     folder: Path
@@ -65,9 +51,9 @@ class Writer:
 
     def write(self, *, merge: bool) -> tuple[What, list[Path], int]:
         """Write all files. Returns the kind of export, the files with tensors, and the number of tensors."""
-        bare, _ = build_for_shapes(self.model)
+        bare = build_for_shapes(self.source)
         self._copy_tokenizer()
-        if self.model.lora is None:
+        if self.source.model.lora is None:
             return "model", *self._weights(bare, self._trained(bare))
         if merge:
             _require_untied(bare)
@@ -79,7 +65,7 @@ class Writer:
         names = self._names(bare)
         buffers = dict(self._buffers(bare))
         shapes = {**names, **{name: tuple(buffer.shape) for name, buffer in buffers.items()}}
-        planned = [TensorSpec(name=private.name_in_files(bare.hf, n), shape=shape) for n, shape in shapes.items()]
+        planned = {private.name_in_files(bare.hf, name): shape for name, shape in shapes.items()}
         self._write_config(bare)
         files = self._write("model", planned, chain((tensor for _, tensor in tensors), buffers.values()))
         return files, len(planned)
@@ -95,9 +81,9 @@ class Writer:
         None for random weights: transformers sets the same values where a file has none.
         """
         found = {transformers_name(name): buffer for name, buffer in stored_buffers(bare)}
-        if not found or self.model.weights == "random":
+        if not found or self.source.model.weights == "random":
             return
-        stored = model_files.stored_tensors(self.source)
+        stored = self.source.tensors
         in_files = private.names_in_model(bare.hf, stored, dict(found))
         for name, buffer in sorted(found.items()):
             tensor = torch.empty(buffer.shape)
@@ -118,7 +104,7 @@ class Writer:
 
     def _merged(self, bare: HfCausal) -> Iterator[tuple[str, Tensor]]:
         """The weights of a run that trains adapters: the frozen weights plus what the adapters add."""
-        packed = {f"hf.{name}.weight" for name in quantizable(bare.hf)} if self.model.frozen == "nf4" else set()
+        packed = {f"hf.{name}.weight" for name in quantizable(bare.hf)} if self.source.model.frozen == "nf4" else set()
         self._read_adapters(bare)
         names = sorted(name for name, p in bare.named_parameters() if not bare.is_adapter(p))
         frozen = self._frozen(bare, names) if self.base is None else self._of_earlier_run(self.base, names)
@@ -133,7 +119,7 @@ class Writer:
 
     def _frozen(self, bare: HfCausal, names: list[str]) -> Iterator[Tensor]:
         """The weights of these names in the source's files."""
-        stored = model_files.stored_tensors(self.source)
+        stored = self.source.tensors
         known: dict[str, Any] = {
             # Under all of their names: a file may hold a tied weight under any of them.
             transformers_name(name): p
@@ -155,10 +141,10 @@ class Writer:
     def _adapter(self, bare: HfCausal) -> tuple[list[Path], int]:
         """Write adapters in peft's layout. Returns the files and the number of tensors."""
         trained = sorted((name, p) for name, p in bare.named_parameters() if bare.is_adapter(p))
-        planned = [TensorSpec(name=peft_name(name), shape=tuple(p.shape)) for name, p in trained]
+        planned = {peft_name(name): tuple(p.shape) for name, p in trained}
         config = bare.hf.peft_config[ADAPTER]
         # peft itself writes true into what it saves, so that who loads adapters does not train them by accident.
-        config.base_model_name_or_path, config.inference_mode = self.model.path, True
+        config.base_model_name_or_path, config.inference_mode = self.source.model.path, True
         config.save_pretrained(self.folder)
         found = checkpoint.read(self.run.storage, self.manifest, f"{MODEL}/")
         pairs = _paired([name for name, _ in trained], found, self.manifest.name)
@@ -173,7 +159,7 @@ class Writer:
             path, _, key = name.rpartition(".")
             bare.get_submodule(path).register_parameter(key, torch.nn.Parameter(tensor))
 
-    def _write(self, stem: str, planned: list[TensorSpec], tensors: Iterator[Tensor]) -> list[Path]:
+    def _write(self, stem: str, planned: Shapes, tensors: Iterator[Tensor]) -> list[Path]:
         metadata = {
             "planner": VERSION,
             "planner_run": self.manifest.run_id,
@@ -182,25 +168,23 @@ class Writer:
         return tensor_files.write(self.folder, stem, planned, tensors, DTYPES[self.dtype], metadata)
 
     def _write_config(self, bare: HfCausal) -> None:
-        config = model_files.read_config(self.source)
+        config = dict(self.source.config)
         config["architectures"] = [type(bare.hf).__name__]
         # transformers 5 reads either name, 4 only the older one.
         config["torch_dtype" if "torch_dtype" in config else "dtype"] = str(DTYPES[self.dtype]).removeprefix("torch.")
-        (self.folder / model_files.CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+        (self.folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
 
     def _copy_tokenizer(self) -> None:
         """Copy tokenizer, chat template and generation settings."""
-        for pattern in _COPIED:
-            for file in self.source.glob(pattern):
-                model_files.require_inside_folder(self.source, file)
-                shutil.copyfile(file, self.folder / file.name)
-        if self.model.chat_template is not None:
+        for file in self.source.files("generation_config.json", *FILES):
+            shutil.copyfile(file, self.folder / file.name)
+        if (template := self.source.model.chat_template) is not None:
             try:
-                shutil.copyfile(self.model.chat_template, self.folder / "chat_template.jinja")
+                shutil.copyfile(template, self.folder / "chat_template.jinja")
             except OSError as error:
                 raise UserError(
-                    f"model.chat_template: {self.model.chat_template}: {error.strerror}. The model was trained with "
-                    "this file, so put it back"
+                    f"model.chat_template: {template}: {error.strerror}. The model was trained with this file, so put "
+                    "it back"
                 ) from error
 
 

@@ -5,10 +5,9 @@ are drawn at once. When weights are read, a worker reads only the rows of its sh
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +15,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from planner.base import progress_counter
-from planner.data.model_files import StoredTensor, stored_tensors
+from planner.data.model_folder import ModelFolder
+from planner.data.safetensors_headers import StoredTensor
 from planner.errors import UserError
 from planner.train.collectives import shard_of
 from planner.train.models import private
@@ -32,7 +32,7 @@ _PIECE_BYTES = 2**24
 
 
 @torch.no_grad()
-def read(model: HfCausal, folder: Path, *, buffers_only: bool = False) -> None:
+def read(model: HfCausal, folder: ModelFolder, *, buffers_only: bool = False) -> None:
     """Fill this worker's shards of all weights except adapters from safetensors files of any floating-point type.
 
     With `buffers_only`, only the buffers in the files are read, because checkpoints do not hold them.
@@ -40,8 +40,8 @@ def read(model: HfCausal, folder: Path, *, buffers_only: bool = False) -> None:
     Raises:
         UserError: a tensor is missing, has another shape, or does not belong to this model.
     """
-    stored, lengths = stored_tensors(folder), row_lengths(model)
-    for name, (own_name, target) in _match(model, folder, stored).items():
+    stored, lengths = folder.tensors, row_lengths(model)
+    for name, (own_name, target) in _match(model, folder).items():
         if buffers_only and isinstance(target, nn.Parameter):
             continue
         if own_name in lengths:
@@ -125,7 +125,7 @@ def compute_buffers(model: HfCausal, bare: HfCausal) -> None:
         source.to_empty(device="meta", recurse=False)
 
 
-def _match(model: HfCausal, folder: Path, stored: Mapping[str, StoredTensor]) -> dict[str, tuple[str, Tensor]]:
+def _match(model: HfCausal, folder: ModelFolder) -> dict[str, tuple[str, Tensor]]:
     """Name in the files -> name in the model, and the tensor.
 
     Raises:
@@ -133,7 +133,7 @@ def _match(model: HfCausal, folder: Path, stored: Mapping[str, StoredTensor]) ->
     """
     own_names = {transformers_name(name): name for name, _ in _fillable(model)}
     targets = {transformers_name(name): tensor for name, tensor in _fillable(model)}
-    lengths = row_lengths(model)
+    stored, lengths = folder.tensors, row_lengths(model)
     renamed = private.names_in_model(model.hf, stored, dict(targets))
     aliases: dict[Tensor, list[str]] = {}
     for name, tensor in targets.items():
@@ -156,7 +156,7 @@ def _match(model: HfCausal, folder: Path, stored: Mapping[str, StoredTensor]) ->
         if found_names:
             more = f" and {len(found_names) - _NAMED} more" if len(found_names) > _NAMED else ""
             raise UserError(
-                f"{folder}: its weights do not match its configuration ({what}: "
+                f"{folder.path}: its weights do not match its configuration ({what}: "
                 f"{', '.join(sorted(found_names)[:_NAMED])}{more}). Repair the folder, or download the model again"
             )
     return wanted

@@ -5,7 +5,7 @@ Shapes: m rows, T tokens, V vocabulary.
 
 import copy
 from contextlib import AbstractContextManager
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from planner.data.hf_tokenizer import escape_logs
-from planner.data.model_files import CONFIG, check
+from planner.data.model_checks import require_fit
+from planner.data.model_folder import CONFIG, ModelFolder
 from planner.errors import UserError
 from planner.events.training import AdaptersPlaced
-from planner.job import HfModel, Lora
+from planner.job import Lora
 from planner.job.compute import FLASH, VARLEN, attention_choices
 from planner.train.models import document_attention, private, varlen_attention
 from planner.train.models.blocks import Checkpointing, checkpoint_settings
@@ -130,16 +131,16 @@ def fastest_attention(device: torch.device, precision: str) -> str:
 
 
 def build_on_meta(
-    config: HfModel,
+    folder: ModelFolder,
     *,
     activation_checkpointing: Checkpointing = False,
     auto_attention: str = "sdpa",
     use_liger: bool = False,
-) -> tuple[HfCausal, Path]:
-    """The model on the meta device (without memory) in float32, and the folder of its files.
+) -> HfCausal:
+    """The model on the meta device (without memory) in float32.
 
     Args:
-        config: of the job.
+        folder: of the model.
         activation_checkpointing: what the backward pass computes again.
         auto_attention: what `model.attention: auto` stands for.
         use_liger: whether Liger's kernels take the place of torch's.
@@ -147,7 +148,8 @@ def build_on_meta(
     Raises:
         UserError: the folder holds no model that can be trained with the job's settings.
     """
-    folder = check(config)
+    require_fit(folder)
+    config = folder.model
     import transformers
 
     escape_logs()
@@ -161,7 +163,7 @@ def build_on_meta(
             return from_config(settings, attn_implementation=attention, dtype=torch.float32, trust_remote_code=False)
 
     try:
-        settings = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        settings = transformers.AutoConfig.from_pretrained(folder.path, trust_remote_code=False)
         # By default, transformers keeps the keys and values of every layer, for a generation that never comes.
         settings.use_cache = False
         try:
@@ -171,7 +173,7 @@ def build_on_meta(
                 raise
             hf = built("sdpa")  # the model has no flash attention
     except Exception as error:
-        raise _refusal(config, folder, error) from error
+        raise _refusal(folder, error) from error
     if config.attention == VARLEN:
         varlen_attention.check(hf)
     if use_liger:
@@ -182,30 +184,33 @@ def build_on_meta(
         enable(checkpoint_settings(activation_checkpointing))
     if config.lora is not None:
         add_adapters(hf, config.lora)
-    return HfCausal(hf, has_adapters=config.lora is not None), folder
+    return HfCausal(hf, has_adapters=config.lora is not None)
 
 
-def _refusal(config: HfModel, folder: Path, error: Exception) -> UserError:
+def _refusal(folder: ModelFolder, error: Exception) -> UserError:
     """Of a model that transformers did not make.
 
     It may have an unknown model_type, code of its own, or attention that is not installed. Values of a wrong type can
     raise anything.
     """
-    if config.attention == FLASH and isinstance(error, ImportError):
+    attention = folder.model.attention
+    if attention == FLASH and isinstance(error, ImportError):
         needs = "GPUs and the package flash-attn on every worker"
         return UserError(f"model.attention {FLASH} needs {needs}. {_WRITE_AUTO}")
     reason = " ".join(str(error).split())[:200] or type(error).__name__
-    advice = f". {_WRITE_AUTO}" if config.attention == FLASH and "Attention" in reason else ""
-    return UserError(f"{folder / CONFIG}: transformers cannot make a model from it: {reason}{advice}")
+    advice = f". {_WRITE_AUTO}" if attention == FLASH and "Attention" in reason else ""
+    return UserError(f"{folder.path / CONFIG}: transformers cannot make a model from it: {reason}{advice}")
 
 
-def build_for_shapes(config: HfModel) -> tuple[HfCausal, Path]:
+def build_for_shapes(folder: ModelFolder) -> HfCausal:
     """As `build_on_meta`, for what does not compute with the model. This machine may lack GPUs and flash-attn.
 
     Raises:
         UserError: the folder holds no model that can be trained with the job's settings.
     """
-    return build_on_meta(config.model_copy(update={"attention": "auto"}) if config.attention == FLASH else config)
+    if folder.model.attention == FLASH:
+        folder = replace(folder, model=folder.model.model_copy(update={"attention": "auto"}))
+    return build_on_meta(folder)
 
 
 def add_adapters(hf: Any, lora: Lora) -> None:

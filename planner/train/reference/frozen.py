@@ -3,13 +3,15 @@
 It is not in checkpoints, because its weights follow from the job, or are in the earlier run's commit (`after`).
 """
 
-from typing import Protocol, cast
+from dataclasses import replace
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from planner.base import progress_counter
-from planner.job import GptModel, HfModel, Job
+from planner.data.job_folders import JobFolders
+from planner.job import HfModel, Job
 from planner.train.earlier_weights import EarlierWeights
 from planner.train.log_probs import log_probs, no_training
 from planner.train.sample_batches import Sequences
@@ -58,25 +60,24 @@ class PolicyWithoutAdapters:
             return log_probs(policy, sequences)
 
 
-def make_reference(job: Job, world: World) -> Reference:
+def make_reference(job: Job, folders: JobFolders, world: World) -> Reference:
     """Make the reference of a job that computes it by forward passes. All workers must call it."""
     if job.reference.source == "none":
         return UniformReference()
     if job.reference.model is None and isinstance(job.model, HfModel) and job.model.lora is not None:
         return PolicyWithoutAdapters()
-    return FrozenReference(make_reference_model(job, world))
+    return FrozenReference(make_reference_model(job, folders, world))
 
 
-def make_reference_model(job: Job, world: World) -> nn.Module:
+def make_reference_model(job: Job, folders: JobFolders, world: World) -> nn.Module:
     """The frozen sharded model: the job's other model, or the first weights, which are equal in every generation."""
-    config = cast("GptModel | HfModel", job.model)
-    if isinstance(config, HfModel):
-        config = config.model_copy(update={"lora": None})
-        if (other := job.reference.model) is not None:
-            changes = {"path": other, "revision": None, "weights": "pretrained", "frozen": "fp32"}
-            config = config.model_copy(update=changes)
-    earlier = EarlierWeights.of(job, world, "the reference") if job.reference.model is None else None
-    model = make_model(config, job.train, world, earlier=earlier).requires_grad_(requires_grad=False)
+    if folders.reference:
+        model = make_model(folders.reference, job.train, world)
+    else:
+        bare = folders.model and replace(folders.model, model=folders.model.model.model_copy(update={"lora": None}))
+        earlier = EarlierWeights.of(job, folders.model, world, "the reference")
+        model = make_model(bare or job.model, job.train, world, earlier=earlier)
+    model.requires_grad_(requires_grad=False)
     # So that the controller does not take a long pass of the reference for a hang.
     model.register_forward_pre_hook(progress_counter.count_work)
     return model

@@ -4,10 +4,14 @@ import json
 import re
 import shutil
 import struct
+from fnmatch import fnmatch
 
 import pytest
 
-from planner.data import model_files
+from planner.data import model_checks
+from planner.data.job_folders import JobFolders, check_here
+from planner.data.model_checks import require_fit
+from planner.data.model_folder import INDEX, ModelFolder
 from planner.errors import ResumeRefused, UserError
 from planner.job import HfModel, Job
 from planner.provenance.identity import require_same_first_weights, require_same_model
@@ -40,10 +44,18 @@ def model(path, **settings):
     return HfModel.model_validate({"kind": "hf", "path": str(path), "context": 64, **settings})
 
 
+def check(model):
+    """Find and check the folder of a model."""
+    found = ModelFolder.find(model)
+    require_fit(found)
+    return found
+
+
 def test_a_whole_folder_passes(folder):
     """And every tensor is found, with its place in the file."""
-    assert model_files.check(model(folder)) == folder
-    tensors = model_files.stored_tensors(folder)
+    found = check(model(folder))
+    assert found.path == folder
+    tensors = found.tensors
     assert {name: (t.shape, t.end - t.start) for name, t in tensors.items()} == {
         "a.weight": ((1000,), 4000),
         "b.weight": ((10,), 40),
@@ -80,13 +92,13 @@ def test_a_configuration_that_cannot_be_trained_is_refused(folder, change, words
     """By the file, with what it says."""
     (folder / "config.json").write_text(json.dumps({**CONFIG, **change}))
     with pytest.raises(UserError, match=words):
-        model_files.check(model(folder))
+        check(model(folder))
 
 
 def test_a_configuration_without_a_model_type_is_said_to_have_none(folder):
     (folder / "config.json").write_text(json.dumps({"architectures": CONFIG["architectures"]}))
     with pytest.raises(UserError, match="it has no model_type, so it is not the file of a Hugging Face model"):
-        model_files.check(model(folder))
+        check(model(folder))
 
 
 @pytest.mark.parametrize(
@@ -94,54 +106,148 @@ def test_a_configuration_without_a_model_type_is_said_to_have_none(folder):
     [({}, "missing"), ({"weight_map": None}, "null"), ({"weight_map": ["\x1b"]}, r'["\u001b"] (an array)')],
 )
 def test_a_weight_map_that_is_no_map_is_shown(folder, index, found):
-    (folder / model_files.INDEX).write_text(json.dumps(index))
+    (folder / INDEX).write_text(json.dumps(index))
     with pytest.raises(UserError, match=f"its weight_map is {re.escape(found)}, and must be an object"):
-        model_files.check(model(folder))
+        check(model(folder))
 
 
 def test_a_stretched_rope_knows_more_positions(folder):
     """By its factor, from the positions that it was trained for."""
     rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
     (folder / "config.json").write_text(json.dumps({**CONFIG, "max_position_embeddings": 16, "rope_scaling": rope}))
-    model_files.check(model(folder))
+    check(model(folder))
 
 
 def test_files_that_are_not_there_or_torn_are_named(folder, tmp_path):
     """Folder, configuration, weights."""
     with pytest.raises(UserError, match="no such folder"):
-        model_files.check(model(tmp_path / "nowhere"))
-    with pytest.raises(UserError, match=r"config.json cannot be read"):
-        model_files.check(model(tmp_path))
+        check(model(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match=r"not the folder of a Hugging Face model: it has no config\.json"):
+        check(model(tmp_path))
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
     with pytest.raises(UserError, match="torn"):
-        model_files.check(model(folder))
+        check(model(folder))
     weights.write_bytes(b"pickle")
     with pytest.raises(UserError, match="not a safetensors file"):
-        model_files.check(model(folder))
+        check(model(folder))
     weights.rename(folder / "pytorch_model.bin")
     with pytest.raises(UserError, match="Its weights are pickles"):
-        model_files.check(model(folder))
-    model_files.check(model(folder, weights="random"))
-    (folder / model_files.INDEX).write_text(json.dumps({"weight_map": {"a.weight": "gone.safetensors"}}))
+        check(model(folder))
+    check(model(folder, weights="random"))
+    (folder / INDEX).write_text(json.dumps({"weight_map": {"a.weight": "gone.safetensors"}}))
     with pytest.raises(UserError, match=r"gone\.safetensors: cannot be read"):
-        model_files.check(model(folder))
+        check(model(folder))
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A cache with `org/tiny`, whose files `hub(*names)` takes from a whole model, and what is asked of the hub."""
+    import huggingface_hub
+
+    snapshot = tmp_path / "cache" / "models--org--tiny" / "snapshots" / ("0" * 40)
+    whole = {
+        "config.json": json.dumps(CONFIG).encode(),
+        "tokenizer.json": b"{}",
+        "tokenizer_config.json": b"{}",
+        "model.safetensors": struct.pack("<Q", 2) + b"{}",
+        INDEX: json.dumps({"weight_map": {"a": "model.safetensors", "b": "second.safetensors"}}).encode(),
+        "second.safetensors": struct.pack("<Q", 2) + b"{}",
+        "pytorch_model.bin": b"pickles",
+    }
+    asked = []
+
+    def keep(*names):
+        snapshot.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            (snapshot / name).write_bytes(whole[name])
+        return snapshot, asked
+
+    def download(name, *, revision, allow_patterns, local_files_only=False):
+        wanted = [file for file in whole if any(fnmatch(file, pattern) for pattern in allow_patterns)]
+        if not local_files_only:
+            asked.append((name, revision))
+            keep(*wanted)
+        elif not all((snapshot / file).exists() for file in wanted):
+            raise huggingface_hub.errors.LocalEntryNotFoundError("incomplete")
+        return str(snapshot)
+
+    (snapshot.parent.parent / "refs").mkdir(parents=True)
+    (snapshot.parent.parent / "refs" / "main").write_text("0" * 40)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(huggingface_hub.HfApi, "repo_info", lambda *_, **__: None)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    return keep
+
+
+FIRST, BOTH = ["model.safetensors"], ["model.safetensors", "second.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("files", "weights", "is_here"),
+    [
+        ([], "pretrained", False),
+        (["config.json"], "random", True),
+        (["config.json"], "pretrained", False),
+        (["config.json", "tokenizer.json"], "pretrained", False),
+        (["config.json", *FIRST], "pretrained", True),
+        (["config.json", INDEX, *FIRST], "pretrained", False),
+        (["config.json", INDEX, *BOTH], "pretrained", True),
+        (["config.json", "pytorch_model.bin"], "pretrained", True),  # refused, and the hub has nothing better
+    ],
+)
+def test_what_the_cache_lacks_is_downloaded_and_nothing_else(hub, files, weights, is_here):
+    """Such as the weights of a model whose tokenizer is in the cache. The driver's look downloads nothing."""
+    snapshot, asked = hub(*files)
+    tiny = model("org/tiny", weights=weights)
+    assert (ModelFolder.here(tiny) is not None) == is_here
+    assert asked == []
+    assert ModelFolder.find(tiny).path == snapshot
+    assert asked == [("org/tiny", None)] * (not is_here)
+    assert ModelFolder.here(tiny) is not None
+
+
+TOKENIZER = {"config.json", "tokenizer.json", "tokenizer_config.json"}
+
+
+@pytest.mark.parametrize("files", [[], ["config.json"], ["config.json", "tokenizer.json"]])
+def test_a_tokenizer_is_downloaded_once_and_without_weights(hub, files):
+    """Also if another process has just begun to."""
+    snapshot, asked = hub(*files)
+    tiny = model("org/tiny")
+    assert ModelFolder.find_tokenizer(tiny).path == ModelFolder.find_tokenizer(tiny).path == snapshot
+    assert asked == [("org/tiny", None)]
+    assert {file.name for file in snapshot.iterdir()} == TOKENIZER
+
+
+def test_a_tokenizer_in_the_cache_needs_no_network(hub, monkeypatch):
+    """Nor do all the files that the hub has."""
+    import huggingface_hub
+
+    def offline(*_, **__):
+        raise huggingface_hub.errors.OfflineModeIsEnabled
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "repo_info", offline)
+    with pytest.raises(UserError, match="HF_HUB_OFFLINE is set"):
+        ModelFolder.find_tokenizer(model("org/tiny"))
+    snapshot, _ = hub("config.json", "tokenizer.json")
+    assert ModelFolder.find_tokenizer(model("org/tiny")).path == snapshot
 
 
 def test_a_missing_library_is_named_with_its_extra(folder, monkeypatch):
     """peft only where adapters are asked for."""
-    find = model_files.importlib.util.find_spec
-    monkeypatch.setattr(model_files.importlib.util, "find_spec", lambda name: None if name == "peft" else find(name))
-    model_files.check(model(folder))
+    find = model_checks.importlib.util.find_spec
+    monkeypatch.setattr(model_checks.importlib.util, "find_spec", lambda name: None if name == "peft" else find(name))
+    check(model(folder))
     with pytest.raises(UserError, match=r"model.kind hf needs peft: pip install '\.\[hf\]' in planner's checkout, or"):
-        model_files.check(model(folder, lora={}))
+        check(model(folder, lora={}))
 
 
 def test_a_fingerprint_tells_weights_apart(folder, tmp_path):
     """A copy has the same one. Other values of the same shapes, or another configuration, have another."""
 
     def fingerprint(of=folder, *, weights=True):
-        return model_files.folder_fingerprint(of, weights=weights)
+        return ModelFolder.find(model(of, weights="pretrained" if weights else "random")).fingerprint()
 
     first, config = fingerprint(), fingerprint(weights=False)
     shutil.copytree(folder, tmp_path / "copy")
@@ -223,10 +329,10 @@ def test_a_policy_is_held_to_a_model_with_its_tokens(folder, tmp_path):
 
     write(folder, {"a": 0, "b": 1})
     write(other, {"a": 0, "b": 1}, post_processor=None)
-    model_files.require_same_tokens(job)
+    JobFolders.of(job, ModelFolder.find).require_same_tokens()
     write(other, {"b": 0, "a": 1})
     with pytest.raises(UserError, match="has other tokens than that of"):
-        model_files.check_here(job)
+        check_here(job)
     write(other, {"a": 0, "b": 1}, size=5)
     with pytest.raises(UserError, match=r"knows 5 tokens and .* 4"):
-        model_files.check_here(job)
+        check_here(job)
