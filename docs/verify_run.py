@@ -397,6 +397,8 @@ def read_any(job: dict, path: str) -> tuple[Sequence, str]:
     if path.count("**") > 1:  # to look through the same folders again and again may take years
         raise Wrong(f"the data at {path!r}: this script reads patterns with one ** at most")
     what, model = job["data"], job["model"]
+    if what["kind"] not in DATA_KINDS:
+        raise Unread(f"data.kind {what['kind']!r}, which another package brings")
     if "own" in (what["kind"], model["kind"]):
         raise Unread("Python code, which this script does not run: planner audit --code does")
     if model["kind"] == "hf" and what["kind"] == "tokens":
@@ -749,6 +751,7 @@ NO_DEFAULT = {"model.kind", "model.layers", "model.width", "model.heads", "model
     "train.optimizer.lr",
     "batch.max_micro",
 }
+DATA_KINDS = {"text", "jsonl", "tokens", "chat", "pairs", "feedback", "own"}
 OBJECTIVES = {"lm", "sft", "dpo", "ipo", "simpo", "orpo", "kto", "own"}
 RECIPE = ("objective.", "train.clip_norm", "train.optimizer.", "train.precision", "train.schedule.")
 BITWISE_RECIPE = (*RECIPE, "batch.max_micro", "train.activation_checkpointing", "workers.cpus")

@@ -32,7 +32,7 @@ def open_ahead(data: RowsData, model: GptModel | HfModel, progress: Progress, ki
     stamps = row_stamps(data)
     tokenizer = tokenizer_of(model)
     code = package_code_digests(Path(file) for file, _, _ in stamps)
-    facts = (data.model_dump_json(), model.context, tokenizer.digest, stamps, code)
+    facts = (data.model_dump_json(), model.context, tokenizer.digest, stamps, code, *kind.code_of_package())
     num_bytes = sum(size for _, size, _ in stamps)
     make = partial(_tokenized, data, model.context, tokenizer, progress, kind)
     return cached(facts, num_bytes, make, partial(progress, 0, num_bytes), classes=kind.sets)

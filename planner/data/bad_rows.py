@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import islice
 
 from planner.errors import MAX_CHARS, lines_within, shortened
 
@@ -17,24 +18,24 @@ _MAX_PLACE, _MAX_REASON = 200, 300
 class BadRows:
     """The unusable rows found so far. It grows while rows are read."""
 
-    found: list[tuple[str, str]] = field(default_factory=list)
-    """(place, reason) in the order of the files"""
+    found: dict[str, str] = field(default_factory=dict)
+    """place -> the first reason, in the order of the files. A row of several samples may have several"""
     what: str = "rows"
     instead: str = "data.bad_rows: skip"
     """the settings that leave such rows out"""
 
     def add(self, where: str, reason: object) -> None:
         """Add a row by its place and the reason."""
-        self.found.append((shortened(where, _MAX_PLACE), shortened(str(reason), _MAX_REASON)))
+        self.found.setdefault(where, shortened(str(reason), _MAX_REASON))
 
     def refusal(self, num_rows: int) -> str:
         """The text of an error: how many of `num_rows` rows, what to do, and the first rows, one per line."""
         count = len(self.found)
-        reasons = ["", *(reason for _, reason in self.found)]
+        reasons = ["", *self.found.values()]
         # If a file has an unknown form, all of its rows have one reason.
         lines = [
-            f"  {where}: {'the same' if reason == before else reason}"
-            for (where, reason), before in zip(self.found[:_NAMED], reasons, strict=False)
+            f"  {shortened(where, _MAX_PLACE)}: {'the same' if reason == before else reason}"
+            for (where, reason), before in zip(islice(self.found.items(), _NAMED), reasons, strict=False)
         ]
         fix = "Correct them" if count == num_rows else f"Correct them, or write {self.instead}"
         head = f"data.path: {count} of {num_rows} {self.what} cannot be used. {fix}"
@@ -43,8 +44,10 @@ class BadRows:
     def note(self, num_rows: int) -> str:
         """The text of a note: how many of `num_rows` rows were left out, and the first row of each common reason."""
         # One reason may quote other numbers and names in each row.
-        reasons = Counter(_kind_of(reason) for _, reason in self.found)
-        first = {_kind_of(reason): (where, reason) for where, reason in reversed(self.found)}
+        reasons = Counter(map(_kind_of, self.found.values()))
+        first = {
+            _kind_of(reason): (shortened(where, _MAX_PLACE), reason) for where, reason in reversed(self.found.items())
+        }
         examples = [f"{n} as {first[kind][0]}: {first[kind][1]}" for kind, n in reasons.most_common(_NAMED)]
         return f"{len(self.found)} of {num_rows} rows were left out (data.bad_rows: skip): {'; '.join(examples)}"
 

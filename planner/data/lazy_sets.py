@@ -17,8 +17,7 @@ from planner.data.mixture import repeats, times_used, used_rows
 from planner.data.one_format import OneFormat
 from planner.data.row import Row
 from planner.data.row_access import RowAccess, open_access
-from planner.data.row_tokenizer import RowTokenizer
-from planner.data.sample_sets import SampleSet
+from planner.data.row_tokenizer import RowTokenizer, unequal_samples
 from planner.data.samples import Sample
 from planner.data.shared_array import SharedArray
 from planner.data.source_stamps import row_stamps
@@ -61,7 +60,8 @@ def open_on_demand(
             one=OneFormat(data.kind, kind.formats),
         )
         tried = np.linspace(0, num_rows - 1, min(num_rows, max(_TRIED // len(found), _LEAST_TRIED))).astype(np.int64)
-        made = make.whole(access.rows(tried.tolist()))
+        tokenized = make.rows(access.rows(tried.tolist()))
+        made = tokenized.finish()
         notes += [_tried(source.name if data.mixture else "", len(tried), note) for note in made.notes]
         fingerprint = make.fingerprint(access.index.content, (num_used, data.seed) if chosen else (num_used,))
         parts.append(
@@ -70,7 +70,7 @@ def open_on_demand(
                 make=make,
                 chosen=chosen,
                 num_used=num_used,
-                per_row=made.num_rows // len(tried),
+                per_row=tokenized.samples_of_each(),
                 fingerprint=fingerprint,
             )
         )
@@ -104,21 +104,13 @@ class _Maker:
         tokenized.add(rows)
         return tokenized
 
-    def whole(self, rows: list[Row]) -> SampleSet:
-        """The samples of rows that can all be used.
-
-        Raises:
-            DataError: one cannot, or there is none.
-        """
-        return self.rows(rows).finish()
-
     def fingerprint(self, content: str, used: tuple[int, ...]) -> str:
         """64 hex digits over everything that the samples depend on."""
         ours = {"mixture", *MixtureSet.model_fields, "seed", "bad_rows", "tokenize"}
         settings = self.data.model_dump(mode="json", exclude=ours, exclude_defaults=True)
         columns = sorted(self.source.columns.items()) if self.source.columns else None
         facts = (content, self.source.split, columns, used, sorted(settings.items()), self.context)
-        return _digest(("on demand", _SAMPLES, *facts, self.tokenizer.digest))
+        return _digest(("on demand", _SAMPLES, *facts, self.tokenizer.digest, *self.kind.code_of_package()))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -151,6 +143,8 @@ class _Part:
         if tokenized.bad_rows.found:
             raise self._refusal(rows)
         made = tokenized.finish()
+        if tokenized.samples_of_each() != self.per_row:
+            raise unequal_samples(self.access.where(rows[0]))
         return [made.sample(i * self.per_row + int(part)) for i, part in enumerate(number_in_row)]
 
     def _refusal(self, rows: list[int]) -> DataError:
@@ -158,7 +152,7 @@ class _Part:
         for number in rows:
             if found := self.make.rows(self.access.rows([number])).bad_rows.found:
                 break
-        (_, reason), *_ = found
+        reason = next(iter(found.values()))
         return DataError.of(
             "data.path",
             f"{self.access.where(number)} cannot be used: {reason}. Correct the row, or write data.tokenize: ahead "

@@ -1,13 +1,19 @@
 """Rows of prompts and completions -> samples: rendered, tokenized, checked, cut, and collected in arrays."""
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from hashlib import sha256
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
+from planner.base.text import counted
+from planner.base.user_errors import code_error
 from planner.data.bad_rows import NO_SKIP, BadRows
 from planner.data.examples import BadRow, Example, PromptCompletions
 from planner.data.formats import RowFormat
@@ -18,8 +24,20 @@ from planner.data.samples import Ids
 from planner.data.shared_array import SharedArray
 from planner.data.tokenizer import MarkedText, Marks, PromptText, Tokenizer
 from planner.data.truncation import LengthLimits
-from planner.errors import DataError
+from planner.errors import DataError, PlannerError
 from planner.job import RowsData
+
+# Modules whose code is in the digest of the cache, or is Python's own.
+_OURS = ("planner.", "abc", "builtins")
+
+
+def unequal_samples(*rows: str) -> DataError:
+    """The error for rows, each named by its place, that give another number of samples than others."""
+    named = " and ".join(rows[:2])
+    return DataError.of(
+        "data.tokenize",
+        f"on_demand needs the same number of samples of each row, and it is another for {named}. Write tokenize: ahead",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +68,7 @@ class RowTokenizer(ABC):
         self.data, self.path, self._tokenizer = data, path, tokenizer
         self._limits = LengthLimits(context=context, max_prompt=data.max_prompt, side=data.cut_prompt)
         self._tokens, self._ends, self.marks = SharedArray.new("<i4"), SharedArray.new("<i8"), SharedArray.new("?")
+        self._samples_of_rows: dict[int, str] = {}  # how many -> a row that gives so many
         self._end = self._num_rows = self._num_samples = self._num_cut = self._tokens_cut = self._num_apart = 0
         self._format = one or OneFormat(data.kind, self.formats)
         self.bad_rows = (
@@ -65,7 +84,9 @@ class RowTokenizer(ABC):
             DataError: rows are of several formats.
         """
         self._num_rows += len(rows)
-        rendered = [each for row in rows for each in self._rendered(row)]
+        by_row = [self._rendered(row) for row in rows]
+        self._samples_of_rows |= {len(found): row.where for row, found in zip(rows, by_row, strict=True)}
+        rendered = [each for found in by_row for each in found]
         # All rows have one format, so one of the two lists is empty.
         marked = [each.text for each in rendered if isinstance(each.text, MarkedText)]
         prompts = [each.text for each in rendered if isinstance(each.text, PromptText)]
@@ -82,7 +103,8 @@ class RowTokenizer(ABC):
     def _rendered(self, row: Row) -> list[_Rendered]:
         """The row's examples as text: none for a bad row, two for a pair used as feedback."""
         try:
-            examples = self._examples(row)
+            with self._errors_of_package(row):
+                examples = self._examples(row)
             texts = [self._tokenizer.render(each, is_marked=self.is_marked(each)) for each in examples]
         except BadRow as error:
             self.bad_rows.add(row.where, error)
@@ -90,10 +112,31 @@ class RowTokenizer(ABC):
         desirable = [isinstance(each, PromptCompletions) and each.is_desirable for each in examples]
         return [_Rendered(where=row.where, text=t, is_desirable=d) for t, d in zip(texts, desirable, strict=True)]
 
+    @contextmanager
+    def _errors_of_package(self, row: Row) -> Iterator[None]:
+        """Name the row if the code of another package fails."""
+        try:
+            yield
+        except (BadRow, PlannerError):
+            raise
+        except Exception as error:
+            if not self.code_of_package():
+                raise
+            raise DataError(
+                f"{row.where}: the code of data.kind {self.data.kind} fails: {code_error(error).text}"
+            ) from error
+
     def _examples(self, row: Row) -> list[Example]:
         return self.examples(self._format.of(row).read(row.fields))
 
     # -- what a kind of rows decides
+
+    @classmethod
+    @cache
+    def code_of_package(cls) -> tuple[str, ...]:
+        """SHA-256 of each file of another package that has a part of this class. Other code may make other samples."""
+        files = {inspect.getfile(part) for part in cls.__mro__ if not part.__module__.startswith(_OURS)}
+        return tuple(sorted(sha256(Path(file).read_bytes()).hexdigest() for file in files))
 
     def examples(self, found: Example) -> list[Example]:
         """The examples that a row gives, each of which is a sample."""
@@ -204,6 +247,16 @@ class RowTokenizer(ABC):
 
     # -- the whole
 
+    def samples_of_each(self) -> int:
+        """How many samples each row added gives. A row on demand is found by that number.
+
+        Raises:
+            DataError: the rows give different numbers.
+        """
+        if len(self._samples_of_rows) > 1:
+            raise unequal_samples(*self._samples_of_rows.values())
+        return next(iter(self._samples_of_rows))
+
     def finish(self) -> SampleSet:
         """The data set of all rows added.
 
@@ -213,7 +266,8 @@ class RowTokenizer(ABC):
         if self.bad_rows.found and (self.data.bad_rows == "refuse" or not self._num_samples):
             raise DataError(self.bad_rows.refusal(self._num_rows))
         if not self._num_samples:
-            raise DataError.of("data.path", f"{self.path!r} holds no rows")
+            found = f"{counted(self._num_rows, 'row')} and no sample of them" if self._num_rows else "no rows"
+            raise DataError.of("data.path", f"{self.path!r} holds {found}")
         return self.make_set()
 
     def facts(self, **arrays: SharedArray) -> dict[str, Any]:

@@ -56,6 +56,8 @@ def cli(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "200")
     for name in [name for name in os.environ if name.startswith("RAY_")]:  # also the token of the dispatch tests
         monkeypatch.delenv(name)
+    # Ray reads its mode once in a process. If that was `token` in another test, it asks for a token now.
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
 
     def start(*_arguments):
         raise RunError("a cluster would have been started")

@@ -151,6 +151,7 @@ def test_a_token_that_others_may_read_is_said_first(cli, job, monkeypatch, tmp_p
     """The warning comes before any other output."""
     (tmp_path / "token").write_text("secret")
     (tmp_path / "token").chmod(0o640)
+    monkeypatch.delenv("RAY_AUTH_TOKEN")
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
     said = f"planner: {tmp_path}/token: other users of this machine can use this token (mode 0640) "
     assert cli("submit", job.name, *AT, *SHARED).err.startswith(said)
