@@ -9,7 +9,7 @@ from planner.data.base import Progress
 from planner.data.hf_tokenizer import HfTokenizer
 from planner.data.mixture import repeats, times_used, used_rows
 from planner.data.row import Row
-from planner.data.row_files import package_code_digests
+from planner.data.row_files import code_digest, package_code_digests
 from planner.data.row_tokenizer import RowTokenizer
 from planner.data.rows import open_rows
 from planner.data.sample_cache import cached
@@ -31,7 +31,7 @@ def open_ahead(data: RowsData, model: GptModel | HfModel, progress: Progress, ki
     # First, so that missing files are reported before a tokenizer is downloaded.
     stamps = row_stamps(data)
     tokenizer = tokenizer_of(model)
-    code = package_code_digests(Path(file) for file, _, _ in stamps)
+    code = (*package_code_digests(Path(file) for file, _, _ in stamps), code_digest(kind))
     facts = (data.model_dump_json(), model.context, tokenizer.digest, stamps, code)
     num_bytes = sum(size for _, size, _ in stamps)
     make = partial(_tokenized, data, model.context, tokenizer, progress, kind)

@@ -10,6 +10,7 @@ from plugin_package import install, install_example
 from rows_of import prompt_and_completion
 from worker_functions import records, run_job
 
+from planner.data import sample_cache
 from planner.data.open import open_dataset
 from planner.errors import DataError, DataKindUnavailable, JobError
 from planner.files import dump_job, read_job
@@ -72,6 +73,19 @@ def test_its_rows_become_samples(job_file):
 def read_job_of(text, job_file):
     job_file.with_name("written.yaml").write_text(text)
     return read_job(job_file.with_name("written.yaml"))
+
+
+def test_other_code_makes_other_samples(job_file, site, tmp_path, monkeypatch):
+    """The cache of samples notices a new version of the package."""
+    monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(sample_cache, "LEAST_BYTES", 0)
+    job = read_job(job_file)
+    assert sample_of(job) == (b"\0word 1 = ", b"Wort 1\0")
+    code = site / "planner_translation" / "rows.py"
+    code.write_text(code.read_text().replace('" = "', '" means "'))
+    del sys.modules["planner_translation.rows"]
+    importlib.invalidate_caches()
+    assert sample_of(job) == (b"\0word 1 means ", b"Wort 1\0")
 
 
 def test_it_is_in_the_schema_and_in_errors(job_file):
