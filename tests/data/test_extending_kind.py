@@ -130,16 +130,32 @@ SPEC = DataSpec(config=Broken, samples="texts", open="broken:opened", make_batch
 
 def opened(data, model, progress):
     raise ZeroDivisionError("of its own")
+
+class Nothing(RowsData):
+    kind: Literal["nothing"]
+
+NOTHING = DataSpec(config=Nothing, samples="texts", open="broken:returned", make_batch="broken:gone")
+
+def returned(data, model, progress):
+    return None
 """
 
 
 def test_a_broken_package_harms_only_jobs_that_name_it(job_file, site):
     """They get one error with its name."""
-    install(site, "planner.data_kinds", {"broken": "broken:SPEC", "lost": "nowhere:SPEC"}, {"broken": SECTION})
+    install(
+        site,
+        "planner.data_kinds",
+        {"broken": "broken:SPEC", "nothing": "broken:NOTHING", "lost": "nowhere:SPEC"},
+        {"broken": SECTION},
+    )
     forget()
     assert sample_of(read_job(job_file))
     job = read_job(job_file, ["data.kind=broken"])
     with pytest.raises(DataKindUnavailable, match=r"kind of data broken: broken:opened: ZeroDivisionError: of its own"):
+        open_dataset(job.data, job.model)
+    job = read_job(job_file, ["data.kind=nothing"])
+    with pytest.raises(DataKindUnavailable, match=r"broken:returned returned NoneType, which is no SampleDataset"):
         open_dataset(job.data, job.model)
     with pytest.raises(JobError, match=r"lost of planner-extra 1.0 cannot be used \(ModuleNotFoundError"):
         read_job(job_file, ["data.kind=lost"])
