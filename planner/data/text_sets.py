@@ -157,7 +157,7 @@ def _written(
         make_folder(place.parent, cache_folder())
         write_file(data, place, tokenizer, progress)
         if source_stamps(data.path) != stamps:
-            place.unlink()
+            place.unlink(missing_ok=True)
             raise DataError.of("data.path", f"{data.path} has changed while it was read. Start the run again")
         return _kept_open(open_regular(place), data.path)
     except (OSError, RunError) as error:
