@@ -23,7 +23,8 @@ where the data is with --data. Then it reads `eval.data` only where --eval-data 
    record. It recomputes `tokens`, and for models over bytes (`kind: gpt`) also `text`, `jsonl`, and `chat`, `pairs`
    and `feedback` in JSON files, except mixtures, packed data, splits, chosen columns, named loaders, `bad_rows: skip`
    and `tokenize: on_demand`. It cannot recompute samples that need a tokenizer, a parquet file, Python code or a
-   package's kind of data. Then the verdict says so. `planner audit` checks those. That a token file's ids are those of some text, it does not check.
+   package's kind of data. Then the verdict says so. `planner audit` checks those. That a token file's ids are those
+   of some text, it does not check.
 5. The learning rates and the number of steps match the job's schedule and length (not for a training loop of your
    own). Where samples were not recomputed, it takes the number of samples in an epoch from the record.
 It does NOT check that somebody computed anything: with the data, anyone can forge all of it. To check that, train
@@ -392,6 +393,19 @@ def read_samples(path: str, kind: str, loss_on: str, most: int | None, side: str
     return samples, digest.hexdigest()
 
 
+def require_plain_rows(what: dict) -> None:
+    """Raise Unread unless this script makes the samples of such rows. `what` is the section of the data."""
+    if what["kind"] not in {"chat", "pairs", "feedback"}:
+        raise Unread(f"data of kind {what['kind']!r}, which another package brings")
+    if what.get("tokenize") == "on_demand":
+        raise Unread("rows with data.tokenize on_demand, whose fingerprint this script does not compute")
+    for key in ("mixture", "packing", "split", "config", "columns", "loader", "folder"):
+        if what.get(key):
+            raise Unread(f"rows with data.{key}, which this script does not read")
+    if what["bad_rows"] != "refuse":
+        raise Unread("rows of which some may have been left out (data.bad_rows)")
+
+
 def read_any(job: dict, path: str) -> tuple[Sequence, str]:
     """Return what the job trains on, and its fingerprint without the held-out rows."""
     if path.count("**") > 1:  # to look through the same folders again and again may take years
@@ -405,15 +419,7 @@ def read_any(job: dict, path: str) -> tuple[Sequence, str]:
         raise Unread("a tokenizer, which this script does not run")
     if what["kind"] in {"text", "jsonl", "tokens"}:
         return read_data(path, what.get("field", ""), model["context"], what["kind"])
-    if what["kind"] not in {"chat", "pairs", "feedback"}:
-        raise Unread(f"data of kind {what['kind']!r}, which another package brings")
-    if what.get("tokenize") == "on_demand":
-        raise Unread("rows with data.tokenize on_demand, whose fingerprint this script does not compute")
-    for key in ("mixture", "packing", "split", "config", "columns", "loader", "folder"):
-        if what.get(key):
-            raise Unread(f"rows with data.{key}, which this script does not read")
-    if what["bad_rows"] != "refuse":
-        raise Unread("rows of which some may have been left out (data.bad_rows)")
+    require_plain_rows(what)
     settings = (what.get("loss_on", ""), what["max_prompt"], what["cut_prompt"])
     return read_samples(path, what["kind"], *settings, model["context"])
 
