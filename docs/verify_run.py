@@ -21,9 +21,10 @@ where the data is with --data. Then it reads `eval.data` only where --eval-data 
    lost, none is repeated.
 4. The samples: order, rows, tokens and checksums, recomputed from the job and your copy of the data, match the
    record. It recomputes `tokens`, and for models over bytes (`kind: gpt`) also `text`, `jsonl`, and `chat`, `pairs`
-   and `feedback` in JSON files, except mixtures, packed data, splits, chosen columns, and `bad_rows: skip`. It cannot
-   recompute samples that need a tokenizer, a parquet file or Python code. Then the verdict says so. `planner audit`
-   checks those. That a token file's ids are those of some text, it does not check.
+   and `feedback` in JSON files, except mixtures, packed data, splits, chosen columns, named loaders, `bad_rows: skip`
+   and `tokenize: on_demand`. It cannot recompute samples that need a tokenizer, a parquet file, Python code or a
+   package's kind of data. Then the verdict says so. `planner audit` checks those. That a token file's ids are those
+   of some text, it does not check.
 5. The learning rates and the number of steps match the job's schedule and length (not for a training loop of your
    own). Where samples were not recomputed, it takes the number of samples in an epoch from the record.
 It does NOT check that somebody computed anything: with the data, anyone can forge all of it. To check that, train
@@ -392,13 +393,24 @@ def read_samples(path: str, kind: str, loss_on: str, most: int | None, side: str
     return samples, digest.hexdigest()
 
 
+def require_plain_rows(what: dict) -> None:
+    """Raise Unread unless this script makes the samples of such rows. `what` is the section of the data."""
+    if what["kind"] not in {"chat", "pairs", "feedback"}:
+        raise Unread(f"data of kind {what['kind']!r}, which another package brings")
+    if what.get("tokenize") == "on_demand":
+        raise Unread("rows with data.tokenize on_demand, whose fingerprint this script does not compute")
+    for key in ("mixture", "packing", "split", "config", "columns", "loader", "folder"):
+        if what.get(key):
+            raise Unread(f"rows with data.{key}, which this script does not read")
+    if what["bad_rows"] != "refuse":
+        raise Unread("rows of which some may have been left out (data.bad_rows)")
+
+
 def read_any(job: dict, path: str) -> tuple[Sequence, str]:
     """Return what the job trains on, and its fingerprint without the held-out rows."""
     if path.count("**") > 1:  # to look through the same folders again and again may take years
         raise Wrong(f"the data at {path!r}: this script reads patterns with one ** at most")
     what, model = job["data"], job["model"]
-    if what["kind"] not in DATA_KINDS:
-        raise Unread(f"data.kind {what['kind']!r}, which another package brings")
     if "own" in (what["kind"], model["kind"]):
         raise Unread("Python code, which this script does not run: planner audit --code does")
     if model["kind"] == "hf" and what["kind"] == "tokens":
@@ -407,11 +419,7 @@ def read_any(job: dict, path: str) -> tuple[Sequence, str]:
         raise Unread("a tokenizer, which this script does not run")
     if what["kind"] in {"text", "jsonl", "tokens"}:
         return read_data(path, what.get("field", ""), model["context"], what["kind"])
-    for key in ("mixture", "packing", "split", "config", "columns"):
-        if what.get(key):
-            raise Unread(f"rows with data.{key}, which this script does not read")
-    if what["bad_rows"] != "refuse":
-        raise Unread("rows of which some may have been left out (data.bad_rows)")
+    require_plain_rows(what)
     settings = (what.get("loss_on", ""), what["max_prompt"], what["cut_prompt"])
     return read_samples(path, what["kind"], *settings, model["context"])
 
@@ -751,7 +759,6 @@ NO_DEFAULT = {"model.kind", "model.layers", "model.width", "model.heads", "model
     "train.optimizer.lr",
     "batch.max_micro",
 }
-DATA_KINDS = {"text", "jsonl", "tokens", "chat", "pairs", "feedback", "own"}
 OBJECTIVES = {"lm", "sft", "dpo", "ipo", "simpo", "orpo", "kto", "own"}
 RECIPE = ("objective.", "train.clip_norm", "train.optimizer.", "train.precision", "train.schedule.")
 BITWISE_RECIPE = (*RECIPE, "batch.max_micro", "train.activation_checkpointing", "workers.cpus")
@@ -1135,7 +1142,8 @@ def read_evaluated(
         unread.append(("samples of evaluations", "with --data, eval.data is read only where --eval-data says"))
         return None, []
     try:
-        rows, fingerprint = read_any({**job, "data": {**job["data"], **job["eval"]["data"]}}, path)
+        section = {**job["data"], **job["eval"]["data"], "tokenize": "ahead"}
+        rows, fingerprint = read_any({**job, "data": section}, path)
         chosen = evaluated(job, len(rows))
     except Unread as error:
         unread.append(("samples of evaluations", f"they were made by {error}"))

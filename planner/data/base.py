@@ -1,7 +1,7 @@
 """The protocol of all data sets, and what a row adds to the evidence of a step. It knows no kind of data."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from planner.data.samples import Sample, check_sum_of
 
@@ -35,6 +35,7 @@ class SetRows(NamedTuple):
     """what the set's fingerprint would be if it were the only one: 64 hex digits"""
 
 
+@runtime_checkable
 class SampleDataset(Protocol):
     """A map from row to sample. All samples are of one kind. Every kind of data is one of these."""
 

@@ -77,13 +77,15 @@ class DocumentSet:
             DataError: the files have changed.
         """
         start, stop = self._bounds(row)
-        ids = self.source.read(start, min(stop, start + self.context + 1)).astype(np.int32)
-        if (largest := int(ids.max())) >= self.known:
+        found = self.source.read(start, min(stop, start + self.context + 1))
+        # Before the conversion, which would make large ids negative.
+        if (largest := int(found.max())) >= self.known:
             raise DataError.of(
                 "data.path",
                 f"{self.source.name} has token {largest} in row {row}, and the model knows {self.known}, from 0. "
                 "Prepare it again",
             )
+        ids = found.astype(np.int32)
         if self.documents != "mask":
             return Text.of(ids)
         numbers = self._numbers(row, start, len(ids))

@@ -84,13 +84,13 @@ class DocumentTokenizer:
         has_begun = False
         for batch in batches(pieces(parts)):
             for piece, own in zip(batch, self._tokenized(batch), strict=True):
-                self._require_known(piece, own)
                 begins = not has_begun and len(own) > 0
                 has_begun |= begins
                 ends = piece.is_last and has_begun
                 self.num_empty += piece.is_last and not has_begun
-                before, after = self.tokenizer.begin * begins, (self.tokenizer.end,) * ends
-                yield DocumentIds(ids=_array([*before, *own, *after]), begins=begins, read=piece.read)
+                found = [*self.tokenizer.begin * begins, *own, *(self.tokenizer.end,) * ends]
+                self._require_known(piece, found)
+                yield DocumentIds(ids=_array(found), begins=begins, read=piece.read)
                 has_begun &= not piece.is_last
 
     def _tokenized(self, batch: list[Piece]) -> Iterator[list[int]]:

@@ -1,5 +1,7 @@
 """Opens the data of a job, of any kind. It knows none of them."""
 
+from typing import cast
+
 from planner.data.base import Progress, SampleDataset, no_progress
 from planner.errors import DataError, DataKindUnavailable, PlannerError
 from planner.job import Data, Job, Model, data_spec_of
@@ -16,14 +18,18 @@ def open_dataset(data: Data, model: Model, progress: Progress = no_progress) -> 
     spec = data_spec_of(data)
     opener = DATA_KINDS.named(spec.kind, spec.open)
     try:
-        opened: SampleDataset = opener(data, model, progress)
+        opened = opener(data, model, progress)
     except PlannerError:
         raise
-    except Exception as error:  # a package's code may raise anything, and a retry would not help
+    except (Exception, SystemExit) as error:  # a package's code may raise anything, and a retry would not help
         if spec.kind in DATA_KINDS.ours:
             raise
         raise DataKindUnavailable(f"kind of data {spec.kind}: {spec.open}: {type(error).__name__}: {error}") from error
-    return opened
+    if spec.kind not in DATA_KINDS.ours and not isinstance(opened, SampleDataset):
+        raise DataKindUnavailable(
+            f"kind of data {spec.kind}: {spec.open} returned {type(opened).__name__}, which is no SampleDataset"
+        )
+    return cast("SampleDataset", opened)
 
 
 def open_evaluation(job: Job, progress: Progress = no_progress) -> SampleDataset | None:

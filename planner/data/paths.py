@@ -163,7 +163,7 @@ def content_fingerprint(root: Path, files: list[Path], *facts: object) -> str:
             digest.update(os.fsencode(f"{file.relative_to(root).as_posix()} {file.stat().st_size}\n"))
         if total_bytes <= _READ_WHOLE_BYTES:
             for file in files:
-                with open_regular(file) as stream:
+                with opened(file) as stream:
                     while chunk := stream.read(_CHUNK_BYTES):
                         digest.update(chunk)
         else:
@@ -176,7 +176,7 @@ def content_fingerprint(root: Path, files: list[Path], *facts: object) -> str:
 def _digest_blocks(digest: "hashlib._Hash", files: list[Path], total_bytes: int) -> None:
     stride_bytes = max(total_bytes // _NUM_BLOCKS, _BLOCK_BYTES)
     for file in files:
-        with open_regular(file) as stream:
+        with opened(file) as stream:
             for start in range(0, file.stat().st_size, stride_bytes):
                 stream.seek(start)
                 digest.update(stream.read(_BLOCK_BYTES))

@@ -49,7 +49,12 @@ def package_code_digests(files: Iterable[Path]) -> tuple[str, ...]:
         PlannerError: a package cannot be used.
     """
     readers = {reader for file in files if (reader := _foreign_reader(file))}
-    return tuple(sorted(sha256(Path(inspect.getfile(reader)).read_bytes()).hexdigest() for reader in readers))
+    return tuple(sorted(map(code_digest, readers)))
+
+
+def code_digest(code: Callable[..., object]) -> str:
+    """SHA-256 of the file that defines a function or a class."""
+    return sha256(Path(inspect.getfile(code)).read_bytes()).hexdigest()
 
 
 @cache

@@ -1,13 +1,10 @@
 """Rows of prompts and completions -> samples: rendered, tokenized, checked, cut, and collected in arrays."""
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
-from hashlib import sha256
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,6 +16,7 @@ from planner.data.examples import BadRow, Example, PromptCompletions
 from planner.data.formats import RowFormat
 from planner.data.one_format import OneFormat
 from planner.data.row import Row
+from planner.data.row_files import code_digest
 from planner.data.sample_sets import SampleSet, samples_digest
 from planner.data.samples import Ids
 from planner.data.shared_array import SharedArray
@@ -135,8 +133,7 @@ class RowTokenizer(ABC):
     @cache
     def code_of_package(cls) -> tuple[str, ...]:
         """SHA-256 of each file of another package that has a part of this class. Other code may make other samples."""
-        files = {inspect.getfile(part) for part in cls.__mro__ if not part.__module__.startswith(_OURS)}
-        return tuple(sorted(sha256(Path(file).read_bytes()).hexdigest() for file in files))
+        return tuple(sorted({code_digest(part) for part in cls.__mro__ if not part.__module__.startswith(_OURS)}))
 
     def examples(self, found: Example) -> list[Example]:
         """The examples that a row gives, each of which is a sample."""

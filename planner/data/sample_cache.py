@@ -44,6 +44,8 @@ _MOST, _MOST_INDEXES = 8, 500
 _LOCK_MOST_S = 1800.0
 _LOCK_AGAIN_S = 0.2
 _SAID_AFTER_S = 30.0
+# A process that writes a file adds to it every few seconds.
+_ABANDONED_S = 86_400.0
 _Kept = TypeVar("_Kept", bound=SampleSet | RowIndex)
 
 
@@ -172,7 +174,10 @@ def _store(made: _Kept, place: Path, classes: Sequence[type[_Kept]]) -> _Kept:
 
 
 def forget_old(folder: Path) -> None:
-    """Remove all but the last used data sets. Processes that map one can continue to read it."""
+    """Remove all but the last used data sets, and what killed processes left. Who maps one can continue to read it."""
+    for part in folder.glob(".*"):
+        if time.time() - part.stat().st_mtime > _ABANDONED_S:
+            part.unlink(missing_ok=True)
     kept = (place for place in folder.iterdir() if not place.suffix and place.name[0] != ".")
     places = sorted(kept, key=lambda place: place.stat().st_mtime, reverse=True)
     for place in places[_MOST_INDEXES if folder.name == INDEXES else _MOST :]:

@@ -7,17 +7,19 @@ larger ones in the cache on this machine's disk, where later starts find them.
 import io
 import os
 import weakref
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
-from planner.base.disk import cache_folder
+from planner.base.disk import cache_folder, open_regular
 from planner.base.permissions import make_folder
 from planner.base.text import counted
 from planner.data.base import Progress
 from planner.data.document_sets import Documents, DocumentSet
 from planner.data.foreign_files import text_notes
 from planner.data.hf_tokenizer import HfTokenizer
-from planner.data.paths import content_fingerprint, resolve, source_stamps
+from planner.data.paths import Stamps, content_fingerprint, resolve, source_stamps
 from planner.data.prepare_tokens import write, write_file
 from planner.data.sample_cache import LEAST_BYTES, forget_old, locked, place_of
 from planner.data.text_files import TextBytes, head_of
@@ -55,9 +57,8 @@ def open_jsonl(data: JsonlData, model: GptModel | HfModel, progress: Progress) -
     root, files = resolve(data.path)
     if isinstance(model, HfModel):
         return _of_ids(_token_file(data, HfTokenizer.load(model), progress), data.documents, model)
-    source = _token_file(data, None, progress)
     fingerprint = content_fingerprint(root, files, "jsonl", data.field, model.context)
-    return _of_bytes(source, "separate", model, fingerprint)
+    return _of_bytes(_token_file(data, None, progress, fingerprint), "separate", model, fingerprint)
 
 
 def open_tokens(data: TokensData, model: GptModel | HfModel, _progress: Progress) -> DocumentSet:
@@ -118,8 +119,16 @@ def _of_ids(file: TokenFile, documents: Documents, model: HfModel, vocabulary: i
 # -- text -> a token file
 
 
-def _token_file(data: TextData | JsonlData, tokenizer: HfTokenizer | None, progress: Progress) -> TokenFile:
+def _token_file(
+    data: TextData | JsonlData, tokenizer: HfTokenizer | None, progress: Progress, content: str = ""
+) -> TokenFile:
     """The tokens of text, from the cache or made now.
+
+    Args:
+        data: the text.
+        tokenizer: it makes the tokens. None: bytes.
+        progress: called with (bytes done, bytes in all).
+        content: the fingerprint of the text, if it becomes that of the data set: tokens in the cache must be of it.
 
     Raises:
         DataError: the text cannot be read, or there is no room for its tokens.
@@ -129,36 +138,54 @@ def _token_file(data: TextData | JsonlData, tokenizer: HfTokenizer | None, progr
     if num_bytes < LEAST_BYTES:
         return _in_memory(data, tokenizer, progress)
     field = data.field if isinstance(data, JsonlData) else ""
-    place = place_of((data.kind, field, stamps, tokenizer.digest if tokenizer else BYTES), _TOKENS)
+    place = place_of((data.kind, field, stamps, tokenizer.digest if tokenizer else BYTES, content), _TOKENS)
     with locked(place, partial(progress, 0, num_bytes)):
         try:
-            file = TokenFile.at(place, data.path)
-            os.utime(place)  # `forget_old` goes by this time
+            file = _kept_open(open_regular(place), data.path)
         except (DataError, OSError):
-            file = _written(data, tokenizer, place, progress)
+            file = _written(data, tokenizer, place, progress, stamps)
+        with suppress(OSError):  # a cache that this user may only read
+            os.utime(place)  # `forget_old` goes by this time
+            forget_old(place.parent)
     return file
 
 
-def _written(data: TextData | JsonlData, tokenizer: HfTokenizer | None, place: Path, progress: Progress) -> TokenFile:
+def _written(
+    data: TextData | JsonlData, tokenizer: HfTokenizer | None, place: Path, progress: Progress, stamps: Stamps
+) -> TokenFile:
     try:
         make_folder(place.parent, cache_folder())
         write_file(data, place, tokenizer, progress)
-        forget_old(place.parent)
+        if source_stamps(data.path) != stamps:
+            place.unlink(missing_ok=True)
+            raise DataError.of("data.path", f"{data.path} has changed while it was read. Start the run again")
+        return _kept_open(open_regular(place), data.path)
     except (OSError, RunError) as error:
         raise DataError.of(
             "data.path",
             f"the tokens of {data.path} have no place in the cache ({error}). Set PLANNER_CACHE to a folder with room, "
             "or make a token file there: planner prepare",
         ) from error
-    return TokenFile.at(place, data.path)
 
 
 def _in_memory(data: TextData | JsonlData, tokenizer: HfTokenizer | None, progress: Progress) -> TokenFile:
-    """A token file in a memory file, which other processes of the same user open while this one lives."""
     stream = os.fdopen(os.memfd_create("planner-tokens"), "w+b")
     with io.BytesIO() as starts:
         write(data, stream, starts, tokenizer, progress)
     stream.flush()
-    file = TokenFile.at(Path(f"/proc/{os.getpid()}/fd/{stream.fileno()}"), data.path)
+    return _kept_open(stream, data.path)
+
+
+def _kept_open(stream: BinaryIO, name: str) -> TokenFile:
+    """The token file in a stream. Other processes of the same user open it while this one lives, even if it is removed.
+
+    Raises:
+        DataError: it is not a token file, torn or altered.
+    """
+    try:
+        file = TokenFile.at(Path(f"/proc/{os.getpid()}/fd/{stream.fileno()}"), name)
+    except DataError:
+        stream.close()
+        raise
     weakref.finalize(file, stream.close)
     return file

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_tokenizers import byte_level, word_level
 
+from planner.data.document_sets import DocumentSet
 from planner.data.open import open_dataset
 from planner.data.prepare_tokens import prepare
 from planner.data.samples import NO_LOSS
@@ -194,6 +196,15 @@ def test_an_id_that_the_model_does_not_know_is_refused(file, folder, documents):
         stream.seek(4096)
         stream.write((20).to_bytes(2, "little"))
     with pytest.raises(DataError, match="has token 20 in row 0, and the model knows 20, from 0"):
+        dataset.sample(0)
+
+
+def test_an_id_beyond_31_bits_is_refused():
+    """An altered file may hold it, and as int32 it would be negative."""
+    ids = np.array([2**32 - 1, 1, 1], "<u4")
+    source = SimpleNamespace(name="FILE", num_tokens=3, read=lambda start, stop: ids[start:stop])
+    dataset = DocumentSet(source=source, context=4, documents="join", known=20, fingerprint="")
+    with pytest.raises(DataError, match=f"FILE has token {2**32 - 1} in row 0"):
         dataset.sample(0)
 
 

@@ -285,6 +285,16 @@ def test_ids_that_the_model_does_not_know_are_refused(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_an_end_that_the_model_does_not_know_is_refused(tmp_path):
+    """As after a new end-of-sequence token without new rows of the embedding."""
+    folder = byte_level(tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_special_tokens({"eos_token": "<|new|>"})
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(DataError, match=f"it has token {tokenizer.eos_token_id}, and the model knows"):
+        prepare(text(tmp_path / "texts", "fox"), tmp_path / "out", model=hf(folder))
+
+
 @pytest.mark.parametrize("contents", [[], [""], ["", ""]])
 def test_no_tokens_at_all_are_refused(models, tmp_path, contents):
     """A file must have a document."""

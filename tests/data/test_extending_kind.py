@@ -10,6 +10,7 @@ from plugin_package import install, install_example
 from rows_of import prompt_and_completion
 from worker_functions import records, run_job
 
+from planner.data import sample_cache
 from planner.data.open import open_dataset
 from planner.errors import DataError, DataKindUnavailable, JobError
 from planner.files import dump_job, read_job
@@ -74,6 +75,19 @@ def read_job_of(text, job_file):
     return read_job(job_file.with_name("written.yaml"))
 
 
+def test_other_code_makes_other_samples(job_file, site, tmp_path, monkeypatch):
+    """The cache of samples notices a new version of the package."""
+    monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(sample_cache, "LEAST_BYTES", 0)
+    job = read_job(job_file)
+    assert sample_of(job) == (b"\0word 1 = ", b"Wort 1\0")
+    code = site / "planner_translation" / "rows.py"
+    code.write_text(code.read_text().replace('" = "', '" means "'))
+    del sys.modules["planner_translation.rows"]
+    importlib.invalidate_caches()
+    assert sample_of(job) == (b"\0word 1 means ", b"Wort 1\0")
+
+
 def test_it_is_in_the_schema_and_in_errors(job_file):
     """As planner's own kinds."""
     jsonschema.validate(read_job(job_file).model_dump(mode="json", by_alias=True), job_schema())
@@ -116,16 +130,32 @@ SPEC = DataSpec(config=Broken, samples="texts", open="broken:opened", make_batch
 
 def opened(data, model, progress):
     raise ZeroDivisionError("of its own")
+
+class Nothing(RowsData):
+    kind: Literal["nothing"]
+
+NOTHING = DataSpec(config=Nothing, samples="texts", open="broken:returned", make_batch="broken:gone")
+
+def returned(data, model, progress):
+    return None
 """
 
 
 def test_a_broken_package_harms_only_jobs_that_name_it(job_file, site):
     """They get one error with its name."""
-    install(site, "planner.data_kinds", {"broken": "broken:SPEC", "lost": "nowhere:SPEC"}, {"broken": SECTION})
+    install(
+        site,
+        "planner.data_kinds",
+        {"broken": "broken:SPEC", "nothing": "broken:NOTHING", "lost": "nowhere:SPEC"},
+        {"broken": SECTION},
+    )
     forget()
     assert sample_of(read_job(job_file))
     job = read_job(job_file, ["data.kind=broken"])
     with pytest.raises(DataKindUnavailable, match=r"kind of data broken: broken:opened: ZeroDivisionError: of its own"):
+        open_dataset(job.data, job.model)
+    job = read_job(job_file, ["data.kind=nothing"])
+    with pytest.raises(DataKindUnavailable, match=r"broken:returned returned NoneType, which is no SampleDataset"):
         open_dataset(job.data, job.model)
     with pytest.raises(JobError, match=r"lost of planner-extra 1.0 cannot be used \(ModuleNotFoundError"):
         read_job(job_file, ["data.kind=lost"])

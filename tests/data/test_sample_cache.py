@@ -137,6 +137,15 @@ def test_the_ones_used_last_are_kept(tmp_path, monkeypatch):
     assert [len(all_parts(dataset)) for dataset in sets] == [2, 2, 2]
 
 
+def test_what_killed_processes_left_goes(tmp_path):
+    """A day after they wrote to it. A file that is being written stays."""
+    for name, age_s in (("old", 90_000), ("new", 60)):
+        (tmp_path / f".planner-prepare-{name}").touch()
+        os.utime(tmp_path / f".planner-prepare-{name}", (time.time() - age_s,) * 2)
+    sample_cache.forget_old(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == [".planner-prepare-new"]
+
+
 # Which process has asked for the lock stands in the folder `at_the_lock`. The one that has it waits for the other.
 TOKENIZES = """
 import os, sys

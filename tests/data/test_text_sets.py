@@ -1,6 +1,8 @@
 """Text for models with a tokenizer: the samples of its token file, made at the start and kept on disk."""
 
+import errno
 import json
+import os
 import pickle
 
 import pytest
@@ -124,6 +126,54 @@ def test_a_damaged_file_is_made_anew(tmp_path, cache):
     place.write_bytes(place.read_bytes()[:-8])
     assert shown(open_dataset(data, gpt(8))) == before
     assert cache == [place, place]
+
+
+def test_a_cache_that_may_only_be_read_is_read(tmp_path, cache, monkeypatch):
+    """As one in an image, or of another user."""
+    data = JsonlData(**jsonl(tmp_path / "source", ["one", "two"]))
+    before = shown(open_dataset(data, gpt(8)))
+
+    def refuse(_place):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(text_sets.os, "utime", refuse)
+    assert shown(open_dataset(data, gpt(8))) == before
+    assert len(cache) == 1
+
+
+def test_other_processes_need_no_cache(tmp_path, cache):
+    """Loader processes of a long run start again at a resize, when its tokens may be gone from the cache."""
+    dataset = open_dataset(JsonlData(**jsonl(tmp_path / "source", ["one", "two"])), gpt(8))
+    sent = pickle.dumps(dataset)
+    cache[0].unlink()
+    assert shown(pickle.loads(sent)) == shown(dataset)
+
+
+def test_text_that_changes_while_it_is_read_is_not_kept(tmp_path, cache, folder, monkeypatch):
+    """Its tokens would be found for the text as it was before, if that comes back."""
+    data = TextData(**text(tmp_path / "source", ["w1 w2"]))
+    write = text_sets.write_file
+
+    def replaced(*arguments):
+        text(tmp_path / "source", ["w3 w4 w5"])
+        return write(*arguments)
+
+    monkeypatch.setattr(text_sets, "write_file", replaced)
+    with pytest.raises(DataError, match=r"source has changed while it was read\. Start the run again"):
+        open_dataset(data, HfModel(kind="hf", path=folder, context=4))
+    assert not cache[0].exists()
+
+
+def test_bytes_are_those_of_their_fingerprint(tmp_path, cache):
+    """Even if another file has the same size and time. Workers compare fingerprints."""
+    data, found = JsonlData(**jsonl(tmp_path / "source", ["one"])), []
+    for content in ("one", "two"):
+        jsonl(tmp_path / "source", [content])
+        os.utime(tmp_path / "source" / "rows.jsonl", (1e9, 1e9))
+        found.append(open_dataset(data, gpt(8)))
+    assert [all_bytes(dataset.sample(0)) for dataset in found] == [b"\0one\0", b"\0two\0"]
+    assert found[0].fingerprint != found[1].fingerprint
+    assert len(set(cache)) == 2
 
 
 def test_no_place_for_the_tokens_is_an_error(tmp_path, cache, monkeypatch):

@@ -140,17 +140,16 @@ def test_a_wrong_seed_is_found_at_every_step(run):
     assert shown + sum(int(more) for more in re.findall(r"and (\d+) more of this kind", output)) == 12
 
 
-def test_samples_that_it_does_not_make_have_a_verdict_of_their_own(tmp_path):
-    """Neither clean nor not: packed rows here. What is wrong beside them is still found."""
+@pytest.mark.parametrize("setting", [{"packing": True}, {"tokenize": "on_demand"}])
+def test_samples_that_it_does_not_make_have_a_verdict_of_their_own(tmp_path, setting):
+    """Neither clean nor not. What is wrong beside them is still found."""
     path = write_rows(tmp_path / "rows.jsonl", "chat")
-    job = make_job(
-        {"kind": "chat", "path": str(path), "packing": True}, objective={"kind": "sft"}, model={"context": 24}
-    )
+    job = make_job({"kind": "chat", "path": str(path)} | setting, objective={"kind": "sft"}, model={"context": 24})
     made = MadeUpRun(tmp_path, job=job).begin(1).steps(7).commit()
     run = Path(made.run.storage.url)
     code, output = run_script(run)
     assert code == 3, output
-    assert "samples NOT CHECKED: they were made by rows with data.packing" in output
+    assert f"samples NOT CHECKED: they were made by rows with data.{next(iter(setting))}" in output
     assert output.splitlines()[-1].startswith("verify_run: good but for the samples. 7 steps used positions [0, 21)")
     FAULTS["a line removed"].plant(run)
     assert run_script(run)[0] == 1
@@ -315,7 +314,10 @@ def test_its_texts_are_ours(script, tmp_path):
     assert [script.fed(sample)[0] for sample in samples] == [ours.evidence(row)[0] for row in range(2)]
 
 
-@pytest.mark.parametrize("settings", [{"packing": True}, {"split": "train"}, {"bad_rows": "skip"}])
+@pytest.mark.parametrize(
+    "settings",
+    [{"packing": True}, {"split": "train"}, {"bad_rows": "skip"}, {"tokenize": "on_demand"}, {"loader": "dpo/hh"}],
+)
 def test_what_it_does_not_read_it_says(script, tmp_path, settings):
     """It is neither right nor wrong."""
     data = ChatData(kind="chat", path=str(tmp_path), **settings).model_dump()
@@ -323,6 +325,8 @@ def test_what_it_does_not_read_it_says(script, tmp_path, settings):
         script.read_any({"data": data, "model": {"kind": "gpt", "context": 8}}, str(tmp_path))
     with pytest.raises(script.Unread, match="a tokenizer"):
         script.read_any({"data": data, "model": {"kind": "hf", "context": 8}}, str(tmp_path))
+    with pytest.raises(script.Unread, match="data of kind 'translation', which another package brings"):
+        script.read_any({"data": {"kind": "translation"}, "model": {"kind": "gpt", "context": 8}}, str(tmp_path))
 
 
 @pytest.mark.parametrize("kind", ["text", "jsonl"])
