@@ -23,7 +23,7 @@ from planner.train import lifecycle
 from planner.train.checkpoints import tensor_writer
 from planner.train.collectives import shard_of
 from planner.train.commits import Commits, LandedCommit
-from planner.train.generation import make_state
+from planner.train.generation import make_batch_of, make_state
 from planner.train.hooks import Hooks
 from planner.train.lifecycle import begin, looping
 from planner.train.objectives import make_objective
@@ -227,7 +227,7 @@ def measured(rank: int, job: Job, url: str, script: Script) -> Seen:
         _limited_files(),
         mock.patch.object(lifecycle, "Commits", commits),
         mock.patch.object(lifecycle, "_make_pace", pace),
-        looping(generation, state, lambda _note: (objective, lifecycle.StepFlops())) as loop,
+        looping(generation, state, lambda _note: (objective, lifecycle.StepFlops()), make_batch_of(job)) as loop,
         closing(loop.steps()) as steps,
     ):
         for step in steps:

@@ -46,7 +46,7 @@ def seconds_per_step(rank: int, job: Job, url: str) -> float:
     """Run in every worker. Returns the median seconds of a step of our loop."""
     del rank
     from planner.train.flops import StepFlops
-    from planner.train.generation import make_state
+    from planner.train.generation import make_batch_of, make_state
     from planner.train.hooks import Hooks
     from planner.train.lifecycle import begin, looping
     from planner.train.objectives import make_objective
@@ -58,7 +58,7 @@ def seconds_per_step(rank: int, job: Job, url: str) -> float:
     state, objective = make_state(generation), make_objective(job.objective, UniformReference())
 
     def steps() -> Iterator[float]:
-        with looping(generation, state, lambda _note: (objective, StepFlops())) as loop:
+        with looping(generation, state, lambda _note: (objective, StepFlops()), make_batch_of(job)) as loop:
             for step in loop.steps():
                 for batch in step.micro_batches():
                     part = objective.loss(state.model, batch, step.totals)
