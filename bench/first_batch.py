@@ -13,6 +13,7 @@ anonymous_mib  what it holds after the last batch, without mapped files
 """
 
 import argparse
+import gc
 import json
 import os
 import subprocess
@@ -83,6 +84,7 @@ def measure_one(values: dict[str, object]) -> dict[str, float]:
     needs = dict.fromkeys(partners, job.data.kind == "feedback")
     small = job.data.model_copy(update={"path": str(Path(job.data.path).parent / "small" / Path(job.data.path).name)})
     open_data(job.model_copy(update={"data": small}))  # imports what it needs
+    gc.freeze()  # a full collection of that takes 0.1 s, and would come by chance
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began_s = time.perf_counter()
     dataset, order = open_data(job)

@@ -38,7 +38,7 @@ class ChatRows(RowTokenizer):
 
     def examples(self, found: Example) -> list[Example]:
         """The example with its first completion."""
-        if isinstance(found, PromptCompletions):
+        if isinstance(found, PromptCompletions) and len(found.completions) > 1:
             return [replace(found, completions=found.completions[:1])]
         return [found]
 

@@ -128,12 +128,13 @@ def _bytes(writer: "_Writer", source: TextData | JsonlData, files: list[Path], s
     writer.kind = "rows"
     rows: list[bytes] = []
     num_bytes = 0
-    for place, content in _rows(files, sizes, source.field):
+    before = (0, *accumulate(sizes))
+    for number, offset, content in read_rows(files, source.field):
         rows.append(content)
         num_bytes += len(content)
         if num_bytes >= _CHUNK_BYTES:
             writer.add_bytes(rows)
-            yield place
+            yield before[number] + offset
             rows, num_bytes = [], 0
     writer.add_bytes(rows)
 
@@ -211,13 +212,6 @@ def _text(files: list[Path], sizes: list[int]) -> Iterator[tuple[int, bytes]]:
         for read, content in _content(file, size):
             yield before[number] + read, content
         yield before[number + 1], END_OF_FILE
-
-
-def _rows(files: list[Path], sizes: list[int], field: str) -> Iterator[tuple[int, bytes]]:
-    """The uncut rows, each as `(bytes of the source before it, row)`."""
-    before = (0, *accumulate(sizes))
-    for number, offset, content in read_rows(files, field):
-        yield before[number] + offset, content
 
 
 class _Writer:

@@ -1,8 +1,7 @@
 """Rows of prompts and completions -> samples: rendered, tokenized, checked, cut, and collected in arrays."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, ClassVar
@@ -101,8 +100,7 @@ class RowTokenizer(ABC):
     def _rendered(self, row: Row) -> list[_Rendered]:
         """The row's examples as text: none for a bad row, two for a pair used as feedback."""
         try:
-            with self._errors_of_package(row):
-                examples = self._examples(row)
+            examples = self._examples(row)
             texts = [self._tokenizer.render(each, is_marked=self.is_marked(each)) for each in examples]
         except BadRow as error:
             self.bad_rows.add(row.where, error)
@@ -110,22 +108,17 @@ class RowTokenizer(ABC):
         desirable = [isinstance(each, PromptCompletions) and each.is_desirable for each in examples]
         return [_Rendered(where=row.where, text=t, is_desirable=d) for t, d in zip(texts, desirable, strict=True)]
 
-    @contextmanager
-    def _errors_of_package(self, row: Row) -> Iterator[None]:
-        """Name the row if the code of another package fails."""
+    def _examples(self, row: Row) -> list[Example]:
         try:
-            yield
+            return self.examples(self._format.of(row).read(row.fields))
         except (BadRow, PlannerError):
             raise
-        except Exception as error:
+        except Exception as error:  # the code of another package may raise anything
             if not self.code_of_package():
                 raise
             raise DataError(
                 f"{row.where}: the code of data.kind {self.data.kind} fails: {code_error(error).text}"
             ) from error
-
-    def _examples(self, row: Row) -> list[Example]:
-        return self.examples(self._format.of(row).read(row.fields))
 
     # -- what a kind of rows decides
 
