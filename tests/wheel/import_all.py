@@ -21,6 +21,7 @@ OF_EXTRAS = {
     "accelerate": "trl, and hf by peft",
     "liger_kernel": "liger",
     "huggingface_hub": "hf, by transformers",
+    "safetensors": "hf, by transformers",
     "matplotlib": "report",
     "mlflow": "mlflow",
     "tensorboard": "tensorboard",
