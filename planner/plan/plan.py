@@ -93,6 +93,14 @@ class Plan(ABC):
         """What `micro_batch` returns. Both numbers are in range."""
 
     @property
+    def work(self) -> float:
+        """What a step's time is fitted by (`planner.plan.speed`), in samples of mean length: the step cost.
+
+        By length it need not be whole.
+        """
+        return self.step_cost
+
+    @property
     def workers_idle(self) -> int:
         """Workers without a sample."""
         return self.world_size - self.workers_used

@@ -11,6 +11,7 @@ from planner.base import progress_counter
 from planner.data.base import SampleDataset
 from planner.order.order import Order
 from planner.plan import Plan
+from planner.plan.by_length import ByLength
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +65,8 @@ class MicroBatch(Protocol):
         ...
 
 
-MakeBatch = Callable[[SampleDataset, list[int], int], MicroBatch]
-"""(data set, rows, position of the first row) -> micro-batch. Without rows, a ghost"""
+MakeBatch = Callable[..., MicroBatch]
+"""(data set, rows, position of the first row) -> micro-batch. Without rows, a ghost. `is_packed=True`: without padding"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,14 +88,26 @@ class Loader:
         Raises:
             DataError: a row can no longer be read.
         """
-        return [
-            self._micro_batch(lambda start, stop: self.order.rows(cursor + start, cursor + stop), slot, cursor)
-            for slot in self.plan.micro_batches(self.rank)
-        ]
+        return self._micro_batches(lambda start, stop: self.order.rows(cursor + start, cursor + stop), cursor)
 
     def load_held_out(self) -> list[MicroBatch]:
         """The micro-batches of this worker's held-out samples. The plan's global batch must be all held-out samples."""
-        return [self._micro_batch(self.order.held_out_rows, slot, 0) for slot in self.plan.micro_batches(self.rank)]
+        return self._micro_batches(self.order.held_out_rows, 0)
+
+    def _micro_batches(self, rows_at: Callable[[int, int], NDArray[np.int64]], cursor: int) -> list[MicroBatch]:
+        if not isinstance(self.plan, ByLength):
+            return [self._micro_batch(rows_at, slot, cursor) for slot in self.plan.micro_batches(self.rank)]
+        rows = rows_at(0, self.plan.global_batch)
+        lengths = self.dataset.lengths(rows)
+        found = self.plan.assignment(lengths.tokens.tolist(), lengths.squares.tolist())
+        return [self._packed(rows, slot, cursor) for slot in found.micro_batches(self.rank)]
+
+    def _packed(self, rows: NDArray[np.int64], slot: tuple[int, ...], cursor: int) -> MicroBatch:
+        """The samples at these offsets of the global batch, without padding."""
+        progress_counter.count_work()
+        chosen = rows[list(slot)].tolist()
+        more = {"partners": rows[[(i + 1) % len(rows) for i in slot]].tolist()} if self.has_partners else {}
+        return self.make_batch(self.dataset, chosen, cursor + (slot[0] if slot else len(rows)), is_packed=True, **more)
 
     def _micro_batch(self, rows_at: Callable[[int, int], NDArray[np.int64]], slot: range, cursor: int) -> MicroBatch:
         rows = [int(row) for row in rows_at(slot.start, slot.stop)]
