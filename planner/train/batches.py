@@ -66,7 +66,8 @@ class MicroBatch(Protocol):
 
 
 MakeBatch = Callable[..., MicroBatch]
-"""(data set, rows, position of the first row) -> micro-batch. Without rows, a ghost. `is_packed=True`: without padding"""
+"""(data set, rows, position of the first row) -> micro-batch. Without rows, a ghost. `is_packed=True`: without padding.
+With `Loader.has_partners` it gets `partners=`, too: one row for each row"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +81,7 @@ class Loader:
     make_batch: MakeBatch
     has_partners: bool = False
     """whether each sample needs the next sample of its global batch as a partner (the last one needs the first). Then
-    `make_batch` gets one more row, the one after its last. Partners do not depend on W, m or A"""
+    `make_batch` gets `partners=`, one row for each row. Partners do not depend on W, m or A"""
 
     def load(self, cursor: int) -> list[MicroBatch]:
         """The micro-batches of the optimizer step that begins at position `cursor`, one per round.
@@ -111,9 +112,11 @@ class Loader:
 
     def _micro_batch(self, rows_at: Callable[[int, int], NDArray[np.int64]], slot: range, cursor: int) -> MicroBatch:
         rows = [int(row) for row in rows_at(slot.start, slot.stop)]
-        if self.has_partners and rows:
+        more: dict[str, list[int]] = {}
+        if self.has_partners:
             following = slot.stop % self.plan.global_batch
-            rows += [int(row) for row in rows_at(following, following + 1)]
+            behind = rows_at(following, following + 1) if rows else ()
+            more["partners"] = [*rows[1:], *map(int, behind)]
         # Each micro-batch counts as progress, so that the controller takes no slow disk for a hang.
         progress_counter.count_work()
-        return self.make_batch(self.dataset, rows, cursor + slot.start)
+        return self.make_batch(self.dataset, rows, cursor + slot.start, **more)
