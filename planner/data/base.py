@@ -3,6 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from planner.data.samples import Sample, check_sum_of
 
 BOUNDARY = b"\0"
@@ -23,6 +26,15 @@ class RowContribution(NamedTuple):
     """tokens with loss. 0 in a user's own data set, whose samples may have no tokens"""
     check_sum: int
     """64 bits over the row's number and its content. A step's checksum is the sum over its rows modulo 2^64."""
+
+
+class RowLengths(NamedTuple):
+    """How long the samples of some rows are. Both arrays have shape `(n,)`, a number for each of the n rows."""
+
+    tokens: NDArray[np.int64]
+    """input tokens without padding: those of both completions of a pair, each with its prompt"""
+    squares: NDArray[np.int64]
+    """the sum over the sample's documents of the square of their length: what attention costs"""
 
 
 class SetRows(NamedTuple):
@@ -80,6 +92,16 @@ class SampleDataset(Protocol):
 
         Raises:
             DataError: as `sample`.
+        """
+        ...
+
+    def lengths(self, rows: Sequence[int] | NDArray[np.int64]) -> RowLengths:
+        """How long the samples of rows are, without making the samples: `TokenCounts.inputs` and `.squares` of each.
+
+        They follow from the content and its cut, which `fingerprint` covers: equal data sets have equal lengths.
+
+        Raises:
+            DataError: the length of a sample is known only when it is made, or the data was altered.
         """
         ...
 

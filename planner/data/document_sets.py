@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.data.base import RowContribution, SetRows, sample_row_counts
+from planner.data.base import RowContribution, RowLengths, SetRows, sample_row_counts
+from planner.data.row_lengths import found_in, row_sums, runs, sums_of_sequences
 from planner.data.samples import NO_LOSS, Ids, Text
 from planner.errors import DataError
 
@@ -119,6 +120,45 @@ class DocumentSet:
         parts = (ids.astype(np.uint8).tobytes() for ids in (text.inputs, text.labels))
         digest = blake2b(b"".join((row.to_bytes(8, "little"), *parts)), digest_size=8).digest()
         return RowContribution(tokens=text.num_tokens, check_sum=int.from_bytes(digest, "little"))
+
+    def lengths(self, rows: Sequence[int] | NDArray[np.int64]) -> RowLengths:
+        """How long the rows' windows or documents are. The tokens are not read.
+
+        Raises:
+            DataError: the table of documents was altered.
+        """
+        numbers = np.asarray(rows, np.int64)
+        if self.documents == "separate":
+            begins, ends = (self.source.starts[numbers + i].astype(np.int64) for i in range(2))
+            self._require((begins + 2 <= ends) & (ends <= self.source.num_tokens), numbers)
+            return sums_of_sequences(np.minimum(ends - begins - 1, self.context))
+        starts = numbers * self.context
+        inputs = np.minimum(self.source.num_tokens - 1 - starts, self.context)
+        return self._cut_lengths(numbers, starts, inputs) if self.documents == "mask" else sums_of_sequences(inputs)
+
+    def _cut_lengths(
+        self, numbers: NDArray[np.int64], starts: NDArray[np.int64], inputs: NDArray[np.int64]
+    ) -> RowLengths:
+        """The lengths of windows `[start, start + inputs)`, in which the parts of documents are apart. All `(n,)`."""
+        table, ends = self.source.starts, starts + inputs
+        first = found_in(table, starts, "right") - 1
+        counts = found_in(table, ends, "left") - first
+        self._require((first >= 0) & (counts > 0) & (first + counts < len(table)), numbers)
+        touched = runs(first, counts)
+        begin, end = (table[touched + i].astype(np.int64) for i in range(2))
+        self._require((begin + 2 <= end) & (end <= self.source.num_tokens), np.repeat(numbers, counts))
+        # A document's part in its window: from the later of both beginnings to the earlier of both ends.
+        begin, end = np.maximum(begin, np.repeat(starts, counts)), np.minimum(end, np.repeat(ends, counts))
+        return row_sums(end - begin, counts)
+
+    def _require(self, is_sound: NDArray[np.bool_], numbers: NDArray[np.int64]) -> None:
+        """Check something of rows, `(n,)`.
+
+        Raises:
+            DataError: it is not so. The table of documents was altered.
+        """
+        if not is_sound.all():
+            raise self._altered(int(numbers[np.argmin(is_sound)]))
 
     def _bounds(self, row: int) -> tuple[int, int]:
         """Where the row begins, and where it ends unless the context cuts it, in tokens."""

@@ -7,7 +7,7 @@ from hashlib import sha256
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.data.base import RowContribution, SampleDataset, SetRows, sample_row_counts
+from planner.data.base import RowContribution, RowLengths, SampleDataset, SetRows, sample_row_counts
 from planner.data.samples import Sample
 
 
@@ -62,6 +62,26 @@ class WithEvaluation:
     def evidence(self, row: int) -> RowContribution:
         """The counts of the row's sample."""
         return sample_row_counts(row, self.sample(row))
+
+    def lengths(self, rows: Sequence[int] | NDArray[np.int64]) -> RowLengths:
+        """How long the rows' samples are.
+
+        Raises:
+            DataError: the length of a sample is known only when it is made.
+        """
+        numbers = np.asarray(rows, np.int64)
+        behind = numbers - self.training.num_rows
+        is_behind = behind >= 0
+        if not is_behind.any():
+            return self.training.lengths(numbers)
+        found = RowLengths(np.empty_like(numbers), np.empty_like(numbers))
+        _put(found, is_behind, self.evaluation.lengths(self.chosen[behind[is_behind]]))
+        _put(found, ~is_behind, self.training.lengths(numbers[~is_behind]))
+        return found
+
+
+def _put(lengths: RowLengths, where: NDArray[np.bool_], part: RowLengths) -> None:
+    lengths.tokens[where], lengths.squares[where] = part
 
 
 def training_part(dataset: SampleDataset) -> SampleDataset:

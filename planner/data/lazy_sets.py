@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.data.ahead_sets import tokenizer_of
-from planner.data.base import Progress, RowContribution, SetRows, sample_row_counts
+from planner.data.base import Progress, RowContribution, RowLengths, SetRows, sample_row_counts
 from planner.data.mixture import repeats, times_used, used_rows
 from planner.data.one_format import OneFormat
 from planner.data.row import Row
@@ -209,6 +209,19 @@ class OnDemandSet:
             DataError: the row cannot be used, or its file cannot be read or has changed.
         """
         return sample_row_counts(row, self.sample(row))
+
+    def lengths(self, rows: Sequence[int] | NDArray[np.int64]) -> RowLengths:
+        """Not known: a row's sample is as long as its tokens.
+
+        Raises:
+            DataError: always.
+        """
+        del rows
+        raise DataError.of(
+            "data.tokenize",
+            "on_demand does not know how long a sample is before it is tokenized. Write tokenize: ahead, or remove "
+            "batch.max_tokens",
+        )
 
 
 def _joined(parts: list[_Part], notes: tuple[str, ...], *, is_mixture: bool) -> OnDemandSet:

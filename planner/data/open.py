@@ -2,6 +2,7 @@
 
 from typing import cast
 
+from planner.base.text import enumerated
 from planner.data.base import Progress, SampleDataset, no_progress
 from planner.errors import DataError, DataKindUnavailable, PlannerError
 from planner.job import Data, Job, Model, data_spec_of
@@ -26,8 +27,10 @@ def open_dataset(data: Data, model: Model, progress: Progress = no_progress) -> 
             raise
         raise DataKindUnavailable(f"kind of data {spec.kind}: {spec.open}: {type(error).__name__}: {error}") from error
     if spec.kind not in DATA_KINDS.ours and not isinstance(opened, SampleDataset):
+        lacks = [name for name in dir(SampleDataset) if not name.startswith("_") and not hasattr(opened, name)]
         raise DataKindUnavailable(
-            f"kind of data {spec.kind}: {spec.open} returned {type(opened).__name__}, which is no SampleDataset"
+            f"kind of data {spec.kind}: {spec.open} returned {type(opened).__name__}, which is no SampleDataset: it "
+            f"has no {enumerated(lacks)}"
         )
     return cast("SampleDataset", opened)
 

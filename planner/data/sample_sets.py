@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from planner.data.base import RowContribution, SetRows, sample_row_counts
-from planner.data.samples import NO_LOSS, Feedback, Ids, Pair, Sample, Text, text_of
+from planner.data.base import RowContribution, RowLengths, SetRows, sample_row_counts
+from planner.data.row_lengths import part_lengths, row_sums, runs, sums_of_sequences
+from planner.data.samples import NO_LOSS, Feedback, Ids, Pair, Sample, Text, text_lengths, text_of
 from planner.data.shared_array import SharedArray
+from planner.errors import DataError
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -51,6 +54,15 @@ class SampleSet(ABC):
         """The counts of the row's sample."""
         return sample_row_counts(row, self.sample(row))
 
+    def lengths(self, rows: Sequence[int] | NDArray[np.int64]) -> RowLengths:
+        """How long the rows' samples are.
+
+        Raises:
+            DataError: a package's class does not say it.
+        """
+        del rows
+        raise DataError.of("batch.max_tokens", f"{type(self).__name__} has no lengths of samples. Remove max_tokens")
+
     def _part(self, number: int) -> Ids:
         """A writable copy of one part."""
         # A copy: torch warns about memory that cannot be written, and the array is mapped to be read.
@@ -87,6 +99,14 @@ class ChatSet(SampleSet):
         """The row's conversation."""
         return self._conversation(row)
 
+    def lengths(self, rows: Sequence[int] | NDArray[np.int64]) -> RowLengths:
+        """How long the rows' conversations are."""
+        return sums_of_sequences(self._conversation_lengths(np.asarray(rows, np.int64)))
+
+    def _conversation_lengths(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The inputs of each conversation, `(n,)`. Its last token is only a label."""
+        return part_lengths(self.ends.array, numbers) - 1
+
     def _conversation(self, number: int) -> Text:
         tokens, marks = self._part(number), self.marks.array[_bounds(self.ends, number)]
         return Text(inputs=tokens[:-1], labels=np.where(marks[1:], tokens[1:], np.int32(NO_LOSS)))
@@ -115,6 +135,13 @@ class PackedSet(ChatSet):
             documents=np.repeat(np.arange(len(texts), dtype=np.int32), [len(text.inputs) for text in texts]),
         )
 
+    def lengths(self, rows: Sequence[int] | NDArray[np.int64]) -> RowLengths:
+        """How long the rows are. Each of their conversations is a document."""
+        numbers = np.asarray(rows, np.int64)
+        counts = part_lengths(self.row_ends.array, numbers)
+        places = runs(self.row_ends.array[numbers] - counts, counts)
+        return row_sums(self._conversation_lengths(self.packed.array[places]), counts)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PairSet(SampleSet):
@@ -129,6 +156,12 @@ class PairSet(SampleSet):
         """The row's pair."""
         prompt, chosen, rejected = (self._part(3 * row + i) for i in range(3))
         return Pair(chosen=text_of(prompt, chosen, self.context), rejected=text_of(prompt, rejected, self.context))
+
+    def lengths(self, rows: Sequence[int] | NDArray[np.int64]) -> RowLengths:
+        """How long the rows' pairs are: both completions, each with the prompt."""
+        first = 3 * np.asarray(rows, np.int64)
+        prompt, chosen, rejected = (part_lengths(self.ends.array, first + i) for i in range(3))
+        return sums_of_sequences(*(text_lengths(prompt, each, self.context) for each in (chosen, rejected)))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -148,6 +181,12 @@ class FeedbackSet(SampleSet):
         prompt, completion = self._part(2 * row), self._part(2 * row + 1)
         text = text_of(prompt, completion, self.context)
         return Feedback(text=text, is_desirable=bool(self.marks.array[row]), prompt=prompt, context=self.context)
+
+    def lengths(self, rows: Sequence[int] | NDArray[np.int64]) -> RowLengths:
+        """How long the rows' own completions are, with their prompts. Mismatched sequences do not count."""
+        first = 2 * np.asarray(rows, np.int64)
+        prompt, completion = (part_lengths(self.ends.array, first + i) for i in range(2))
+        return sums_of_sequences(text_lengths(prompt, completion, self.context))
 
 
 # What the values of an array count. They are shifted by those of the sets before.

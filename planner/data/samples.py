@@ -110,6 +110,14 @@ def text_of(prompt: Ids, completion: Ids, context: int) -> Text:
     return Text(inputs=tokens[:-1], labels=labels)
 
 
+def text_lengths(
+    prompt_lengths: NDArray[np.int64], completion_lengths: NDArray[np.int64], context: int
+) -> NDArray[np.int64]:
+    """The inputs of `text_of` for n prompts and completions of these lengths, each `(n,)`."""
+    inputs: NDArray[np.int64] = np.minimum(prompt_lengths + completion_lengths, context) - 1
+    return inputs
+
+
 def check_sum_of(row: int, parts: tuple[bytes, ...]) -> int:
     """64 bits over a row's number and all parts of its sample. A step's checksum is their sum modulo 2^64."""
     digest = hashlib.blake2b(row.to_bytes(8, "little"), digest_size=8)

@@ -12,11 +12,12 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.base.disk import place_text
 from planner.base.text import as_submitted
 from planner.base.user_errors import code_error
-from planner.data.base import Progress, RowContribution, SetRows
+from planner.data.base import Progress, RowContribution, RowLengths, SetRows
 from planner.errors import DataError
 from planner.job import OwnCode, OwnModel
 
@@ -83,6 +84,15 @@ class OwnDataset:
             DataError: the user's data set raised an error, or the sample has a value without bytes.
         """
         return RowContribution(tokens=0, check_sum=check_sum(row, self.sample(row)))
+
+    def lengths(self, rows: Sequence[int] | NDArray[np.int64]) -> RowLengths:
+        """Not known: a user's samples may have no tokens.
+
+        Raises:
+            DataError: always.
+        """
+        del rows
+        raise DataError("planner does not know how long a sample of your data set is. Remove batch.max_tokens")
 
     def _sampled_fingerprint(self) -> str:
         digest = hashlib.sha256(f"{self.num_rows} samples".encode())
