@@ -46,7 +46,10 @@ def lengths_of(file: str | None) -> list[tuple[int, int, int]]:
         names = ("prompt_bytes", "chosen_bytes", "rejected_bytes")
         return [tuple(max(1, int(row[name]) // 4) for name in names) for row in rows]  # type: ignore[misc]
     dice = random.Random(0)
-    draws = ((dice.lognormvariate(4.5, 0.8), dice.lognormvariate(3.3, 1.0), dice.lognormvariate(3.3, 1.0)) for _ in range(_ROWS))
+    draws = (
+        (dice.lognormvariate(4.5, 0.8), dice.lognormvariate(3.3, 1.0), dice.lognormvariate(3.3, 1.0))
+        for _ in range(_ROWS)
+    )
     return [tuple(min(max(1, round(length)), 500) for length in draw) for draw in draws]  # type: ignore[misc]
 
 
@@ -56,7 +59,9 @@ def write_rows(folder: Path, objective: str, lengths: list[tuple[int, int, int]]
     for number, (prompt, chosen, rejected) in enumerate(lengths):
         begin = f"{number} " + "p" * prompt
         texts = {"chosen": "c" * chosen, "rejected": "r" * rejected}
-        rows.append({"prompt": begin, "completion": texts["chosen"]} if objective == "sft" else {"prompt": begin, **texts})
+        rows.append(
+            {"prompt": begin, "completion": texts["chosen"]} if objective == "sft" else {"prompt": begin, **texts}
+        )
     path = folder / f"{objective}.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
@@ -140,7 +145,9 @@ def peak_of(_rank: int, job: Job, url: str) -> int:
     return peak_memory_bytes(torch.device("cpu"))
 
 
-def measure(objective: str, workers: int, lengths: list[tuple[int, int, int]], options: argparse.Namespace) -> dict[str, Any]:
+def measure(
+    objective: str, workers: int, lengths: list[tuple[int, int, int]], options: argparse.Namespace
+) -> dict[str, Any]:
     """One row."""
     from planner.runner.length_costs import length_costs
 
@@ -162,7 +169,11 @@ def measure(objective: str, workers: int, lengths: list[tuple[int, int, int]], o
         steps = {side: records_of(folder / side, "step") for side in _SIDES}
     differences = []
     for one, other in zip(*steps.values(), strict=False):
-        assert (one["checksum"], one["tokens"], one["samples"]) == (other["checksum"], other["tokens"], other["samples"])
+        assert (one["checksum"], one["tokens"], one["samples"]) == (
+            other["checksum"],
+            other["tokens"],
+            other["samples"],
+        )
         differences.append(abs(one["loss"] - other["loss"]) / abs(one["loss"]))
     ratios = [padded_s / by_length_s for padded_s, by_length_s in seconds]
     low, high = interval(ratios)

@@ -1,7 +1,8 @@
 """Checks batch sizes and a world size, and makes the plan for them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 from planner.errors import PlanError
 from planner.plan.by_length import BY_LENGTH_LAYOUT, BY_LENGTH_LAYOUTS
@@ -44,13 +45,13 @@ def make_plan(batch: BatchSizes, world_size: int, layout_version: int | None = N
         PlanError: `world_size` is not in `[1, 65536]`, or there is no such layout version.
     """
     _check("the world size", world_size, MAX_WORKERS)
-    sizes = {"global_batch": batch.global_batch, "world_size": world_size, "max_micro": batch.max_micro}
-    if batch.max_tokens is None:
-        layouts, newest = LAYOUTS, LAYOUT_VERSION
-    else:
-        layouts, newest = BY_LENGTH_LAYOUTS, BY_LENGTH_LAYOUT
+    sizes: dict[str, Any] = {"global_batch": batch.global_batch, "world_size": world_size, "max_micro": batch.max_micro}
+    layouts: Mapping[int, Mapping[Mode, type[Plan]]] = LAYOUTS
+    version = LAYOUT_VERSION if layout_version is None else layout_version
+    if batch.max_tokens is not None:
+        layouts = BY_LENGTH_LAYOUTS
+        version = BY_LENGTH_LAYOUT if layout_version is None else layout_version
         sizes |= {"max_tokens": batch.max_tokens, "attention_at": batch.attention_at}
-    version = newest if layout_version is None else layout_version
     if version not in layouts:
         raise PlanError(
             f"the plan has layout version {version}, and this version of planner knows {', '.join(map(str, layouts))}. "

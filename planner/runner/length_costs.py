@@ -3,9 +3,10 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from planner.data.base import Progress, SampleDataset, no_progress
-from planner.data.samples import Feedback, Pair, Sample
+from planner.data.samples import Feedback, Pair, Sample, Text
 from planner.errors import PlanError
 from planner.job import Job, batch_sizes
 from planner.order.order import Order
@@ -122,7 +123,7 @@ def _sequences(sample: Sample) -> tuple[int, ...]:
     """The lengths of the sequences that a sample becomes."""
     if isinstance(sample, Pair):
         return len(sample.chosen.inputs), len(sample.rejected.inputs)
-    text = sample.text if isinstance(sample, Feedback) else sample
+    text = sample.text if isinstance(sample, Feedback) else cast("Text", sample)
     return (len(text.inputs),)
 
 

@@ -132,7 +132,8 @@ def make_state(generation: Generation) -> TrainState:
     config = generation.setup.folders.model or job.model
     model = make_model(config, job.train, world, first_weights=is_fresh, earlier=earlier)
     # A run that resumes has no weights before its commit is loaded. It was checked when it began.
-    if is_fresh and isinstance(job.model, HfModel) and (setting := job.data.packing_setting):
+    setting = job.data.packing_setting or ("batch.max_tokens" if job.batch.max_tokens is not None else "")
+    if is_fresh and isinstance(job.model, HfModel) and setting:
         world.agree(partial(require_packed, cast("HfCausal", model), setting))
     # A forward pass without backward leaves some parameters unsharded, and an optimizer over those would train nothing.
     assert all(isinstance(parameter, DTensor) for parameter in model.parameters())

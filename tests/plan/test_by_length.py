@@ -96,7 +96,12 @@ def test_all_workers_with_samples_are_useful():
 
 def test_the_placement_tells_workers_and_rounds_apart():
     """Rows, worker and round are in it. Ghosts are not."""
-    found = {placement(0, [[1, 2], [3]]), placement(1, [[1, 2], [3]]), placement(0, [[3], [1, 2]]), placement(0, [[1], [2, 3]])}
+    found = {
+        placement(0, [[1, 2], [3]]),
+        placement(1, [[1, 2], [3]]),
+        placement(0, [[3], [1, 2]]),
+        placement(0, [[1], [2, 3]]),
+    }
     assert len(found) == 4
     assert placement(0, [[1, 2], []]) == placement(0, [[1, 2]])
     assert placement(5, [[], []]) == 0
