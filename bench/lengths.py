@@ -191,12 +191,12 @@ def measure(
         "range": {side: [round(min(found), 2), round(max(found), 2)] for side, found in rates.items()},
         "peak_mib": {side: round(peak / 2**20) for side, peak in peaks.items()},
         "loss_difference": float(f"{max(differences):.1e}"),
-        "padding": round(_padding(found, workers), 3),
+        "padding": round(_padding(found), 3),
         "pairs": options.pairs,
     }
 
 
-def _padding(found: Any, workers: int) -> float:
+def _padding(found: Any) -> float:
     (costs,) = found.costs
     return float(costs.padded.mean / costs.even)
 

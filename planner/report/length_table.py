@@ -16,9 +16,9 @@ _BY_LENGTH = (*_PADDED[:2], "by length", *_PADDED[3:], "padded", "saved")
 def length_lines(found: "StepLengths", width: int | None) -> list[str]:
     """What the samples of the first steps are, a table of costs in tokens, and what to do."""
     steps = f"the first {counted(found.num_steps, 'step')}" if found.num_steps > 1 else "the first step"
+    lengths = f"mean {found.mean:,.0f} tokens, longest {found.longest:,}"
     lines = [
-        f"Lengths of the {found.num_samples:,} samples in {steps}: mean {found.mean:,.0f} tokens, longest "
-        f"{found.longest:,}.",
+        f"Lengths of the {found.num_samples:,} samples in {steps}: {lengths}.",
         "Cost of a step in tokens: the sum over rounds of the round's largest micro-batch. even: tokens over GPUs.",
     ]
     has_plan = found.costs[0].by_length is not None

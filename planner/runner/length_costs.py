@@ -1,4 +1,4 @@
-"""What the first steps of a job cost at each worker count, by the lengths of their samples. For `planner plan --lengths`."""
+"""`planner plan --lengths`: what a job's first steps cost at each worker count, by the lengths of their samples."""
 
 import math
 from collections.abc import Sequence
@@ -64,8 +64,8 @@ class StepLengths:
     longest: int
     """tokens of the longest of these samples"""
     largest_padded: int
-    """tokens of the largest padded micro-batch, at any of the worker counts. With this as `batch.max_tokens`, none needs
-    more memory for activations than that one"""
+    """tokens of the largest padded micro-batch, at any of the worker counts. With this as `batch.max_tokens`, no
+    micro-batch needs more memory for activations than that one"""
     costs: tuple[LengthCosts, ...]
     """one per worker count"""
 

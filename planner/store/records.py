@@ -157,8 +157,8 @@ class StepRecord(StoredModel):
     checksum: str = Field(pattern=r"^[0-9a-f]{16}$")
     """sum over samples of `planner.data.base.check_sum`, modulo 2^64, as 16 hex digits"""
     placement: str = Field(default="", pattern=r"^([0-9a-f]{16})?$")
-    """sum over workers of `planner.plan.by_length.placement`, modulo 2^64, as 16 hex digits: which worker computed which
-    rows in which round. Empty where that follows from the plan alone"""
+    """sum over workers of `planner.plan.by_length.placement`, modulo 2^64, as 16 hex digits: which worker computed
+    which rows in which round. Empty where that follows from the plan alone"""
     loss: float
     grad_norm: float
     lr: float
