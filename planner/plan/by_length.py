@@ -53,8 +53,8 @@ class ByLength(Plan):
         """By the rule of the mode."""
 
     @property
-    def num_micro_batches(self) -> int:
-        """G, an upper bound: each sample may need a micro-batch of its own."""
+    def most_micro_batches(self) -> int:
+        """G: each sample may need a micro-batch of its own."""
         return self.global_batch
 
     @cached_property
