@@ -346,17 +346,17 @@ def _evened(samples: _Samples, bins: _Bins, width: int) -> _Bins:
 
 def _evened_round(samples: _Samples, bins: _Bins) -> _Bins:
     """The micro-batches of one round after exchanges that made the most expensive one cheaper."""
-    best, least = bins, max(samples.loads(bins))
-    for _ in range(_PASSES):
-        loads = samples.loads(best)
+    loads = samples.loads(bins)
+    best, least, mean = bins, max(loads), ceil_div(sum(loads), len(bins))
+    for _ in range(_PASSES if least > mean else 0):
         ranked = sorted(range(len(best)), key=loads.__getitem__)
         tried = list(best)
         for low, high in zip(ranked, reversed(ranked[len(ranked) // 2 :]), strict=False):
             tried[low], tried[high] = _exchanged(samples, best[low], best[high], loads[high] - loads[low])
-        most = max(samples.loads(tried))
-        if most >= least:
+        loads = samples.loads(tried)
+        if max(loads) >= least:
             break
-        best, least = tried, most
+        best, least = tried, max(loads)
     return best
 
 
@@ -374,13 +374,15 @@ def _exchanged(samples: _Samples, low: list[int], high: list[int], gap: int) -> 
     tokens, costs = samples.tokens, samples.costs
     most = samples.max_tokens - sum(map(tokens.__getitem__, low))
     least = sum(map(tokens.__getitem__, high)) - samples.max_tokens
-    back = [(costs[offset], tokens[offset], offset) for offset in low]
+    back = sorted((costs[offset], tokens[offset], offset) for offset in low)
     if len(low) < samples.max_micro:
-        back.append((0, 0, _NONE))
+        back.insert(0, (0, 0, _NONE))
     best, pair = gap, (_NONE, _NONE)
     for offset in high:
         cost, length = costs[offset], tokens[offset]
-        for other_cost, other_length, other in back:
+        # The two on both sides of the cost that would leave no gap. Trying all would take long for large micro-batches.
+        place = bisect_left(back, (cost - gap // 2,))
+        for other_cost, other_length, other in back[max(0, place - 1) : place + 1]:
             left = abs(gap - 2 * (cost - other_cost))
             if left < best and least <= length - other_length <= most:
                 best, pair = left, (offset, other)
