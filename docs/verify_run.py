@@ -524,6 +524,11 @@ def is_number(value: object) -> bool:
     return type(value) in {int, float} and math.isfinite(value)
 
 
+def is_limit(value: object) -> bool:
+    """Return whether it is an integer or null."""
+    return value is None or is_whole(value)
+
+
 def is_flag(value: object) -> bool:
     """Return whether it is true or false."""
     return type(value) is bool
@@ -589,6 +594,8 @@ IS_RECORD = {
         | {"max_micro": is_whole, "layout_version": is_whole, "num_samples": is_count},
         format=is_whole,
         parent_is_held=is_flag,
+        max_tokens=is_limit,
+        attention_at=is_limit,
         launch_id=is_text,
         launched_s=is_number,
         accepted=each_is(list, has_keys(keys("field before now", is_text))),
@@ -717,6 +724,8 @@ def read_job(run: Path, digest: str) -> dict:
 
 DEFAULTS = {
     "after.manifest": None,
+    "batch.attention_at": None,
+    "batch.max_tokens": None,
     "objective.kind": "lm",
     "objective.beta": 0.1,
     "objective.beta of simpo": 2.0,
@@ -761,7 +770,8 @@ NO_DEFAULT = {"model.kind", "model.layers", "model.width", "model.heads", "model
 }
 OBJECTIVES = {"lm", "sft", "dpo", "ipo", "simpo", "orpo", "kto", "own"}
 RECIPE = ("objective.", "train.clip_norm", "train.optimizer.", "train.precision", "train.schedule.")
-BITWISE_RECIPE = (*RECIPE, "batch.max_micro", "train.activation_checkpointing", "workers.cpus")
+LIMITS = ("batch.attention_at", "batch.max_micro", "batch.max_tokens")
+BITWISE_RECIPE = (*RECIPE, *LIMITS, "train.activation_checkpointing", "workers.cpus")
 
 
 def settings_of(section: dict, objective: str, prefix: str = "") -> dict:
@@ -1009,12 +1019,20 @@ def check_settings(header: dict, before: dict, job: dict, unread: list[tuple[str
             yield f"another {field!r} is on record than its job has"
     if header["facts"].get("after") != job.get("after"):
         yield "another earlier run is on record than its job has"
-    if header["max_micro"] != job["batch"]["max_micro"]:
-        yield f"batch.max_micro is {header['max_micro']} on record, and its job says {job['batch']['max_micro']!r}"
+    yield from check_limits(header, job["batch"])
     if header["layout_version"] not in LAYOUTS:
         yield f"its plan has layout version {header['layout_version']}, and this script knows {LAYOUTS[-1]}"
     elif not 0 < header["world_size"] <= MOST_WORKERS or plan_digest(header) != header["plan_digest"]:
         yield f"its plan is not what layout version {header['layout_version']} gives"
+
+
+def check_limits(header: dict, batch: dict) -> Iterator[str]:
+    """Yield what is wrong with the limits of a forward pass, by the section `batch` of its job."""
+    for key in LIMITS:
+        name = key.partition(".")[2]
+        found, wanted = header.get(name), batch.get(name)
+        if found != wanted:
+            yield f"{key} is {found} on record, and its job says {wanted!r}"
 
 
 def check_data(header: dict, job: dict, data: str, fingerprint: str, num_rows: int) -> Iterator[str]:

@@ -163,6 +163,22 @@ class Job(Section):
         return self
 
     @model_validator(mode="after")
+    def _lengths_are_known(self) -> Self:
+        if self.batch.max_tokens is None:
+            return self
+        if self.is_own:
+            raise ValueError(
+                "batch.max_tokens needs the length of each sample, and your own loop's samples may have no tokens. "
+                "Remove it"
+            )
+        if isinstance(self.data, RowsData) and self.data.tokenize == "on_demand":
+            raise ValueError(
+                "batch.max_tokens needs the length of each sample before its step, and data.tokenize on_demand does "
+                "not know it. Write data.tokenize: ahead, or remove batch.max_tokens"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _examples_are_whole_steps(self) -> Self:
         every = self.checkpoint.every
         written = {
@@ -205,7 +221,14 @@ class Job(Section):
 
 def batch_sizes(job: Job) -> BatchSizes:
     """The batch settings that a plan is made from."""
-    return BatchSizes(global_batch=job.batch.global_batch, max_micro=job.batch.max_micro, equality=job.batch.equality)
+    batch = job.batch
+    return BatchSizes(
+        global_batch=batch.global_batch,
+        max_micro=batch.max_micro,
+        equality=batch.equality,
+        max_tokens=batch.max_tokens,
+        attention_at=batch.attention_at,
+    )
 
 
 def workers_of(job: Job) -> WorkerRange:

@@ -12,7 +12,7 @@ from planner.job.optimizer import Optimizer, OwnOptimizer
 from planner.job.resource_names import NOT_CUSTOM, refusal
 from planner.job.rows import Rows
 from planner.job.section import STORED_JOB, AutoOrEvery, DurationText, Every, Section
-from planner.plan.factory import MAX_GLOBAL_BATCH, MAX_MICRO, MAX_WORKERS
+from planner.plan.factory import MAX_GLOBAL_BATCH, MAX_MICRO, MAX_TOKENS, MAX_WORKERS
 from planner.plan.node_packing import LEAST_RESOURCE
 from planner.plan.plan import Mode, canonical_mode
 
@@ -22,11 +22,34 @@ class Batch(Section):
 
     global_batch: int = Field(alias="global", ge=1, le=MAX_GLOBAL_BATCH, description="samples per optimizer step")
     max_micro: int = Field(ge=1, le=MAX_MICRO, description="most samples that fit into one forward pass")
+    max_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_TOKENS,
+        description="most tokens of a micro-batch. With it, samples of unequal length form micro-batches without "
+        "padding, and workers get equal numbers of tokens. null means that only samples are counted",
+    )
+    attention_at: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_TOKENS,
+        description="length at which a sample's attention costs as much as all else: about 6 x the model's width. "
+        "Only with max_tokens. null means that a sample costs its tokens",
+    )
     equality: Annotated[Mode, BeforeValidator(canonical_mode)] = Field(
         default="balanced",
         description="balanced: the same samples in each step at every world size. "
         "bitwise: also the same bits of the weights",
     )
+
+    @model_validator(mode="after")
+    def _attention_has_a_limit(self) -> Self:
+        if self.attention_at is not None and self.max_tokens is None:
+            raise ValueError(
+                f"attention_at {self.attention_at} says what a sample costs, and without max_tokens samples are only "
+                "counted. Write max_tokens, or remove attention_at"
+            )
+        return self
 
 
 class Schedule(Section):

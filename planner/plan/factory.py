@@ -10,6 +10,7 @@ from planner.plan.plan import LAYOUT_VERSION, Mode, Plan
 # The largest numbers that planner accepts, in job files and plans.
 MAX_GLOBAL_BATCH = 2**20
 MAX_MICRO = 4096
+MAX_TOKENS = 2**24
 MAX_WORKERS = 65_536
 
 
@@ -19,6 +20,10 @@ class BatchSizes:
 
     global_batch: int
     max_micro: int
+    max_tokens: int | None = None
+    """the most tokens of a forward pass. None: samples alone are counted"""
+    attention_at: int | None = None
+    """the length at which a sample's attention costs as much as all else. None: a sample costs its tokens"""
     equality: Mode = "balanced"
     """what is equal at every world size: `balanced` the samples of a step, `bitwise` every bit of the weights"""
 
@@ -27,6 +32,11 @@ class BatchSizes:
         _check("batch.max_micro", self.max_micro, MAX_MICRO)
         if self.equality not in get_args(Mode):
             raise PlanError(f"batch.equality is {self.equality!r}. Write one of {', '.join(get_args(Mode))}")
+        for name in ("max_tokens", "attention_at"):
+            if (value := getattr(self, name)) is not None:
+                _check(f"batch.{name}", value, MAX_TOKENS)
+        if self.attention_at is not None and self.max_tokens is None:
+            raise PlanError("batch.attention_at is set, and batch.max_tokens is not. Set both, or remove attention_at")
 
 
 def make_plan(batch: BatchSizes, world_size: int, layout_version: int = LAYOUT_VERSION) -> Plan:

@@ -92,7 +92,14 @@ def stored_identity(job: Job, dataset: SampleDataset, order: Order, recorded: Tr
 # Settings that change what a step does with its samples.
 _RECIPE = ("objective.", "train.clip_norm", "train.optimizer.", "train.precision", "train.schedule.")
 # Settings that also change the last bit: the rows of a forward pass, recomputation, and the threads of a CPU sum.
-_BITWISE_RECIPE = (*_RECIPE, "batch.max_micro", "train.activation_checkpointing", "workers.cpus")
+_BITWISE_RECIPE = (
+    *_RECIPE,
+    "batch.attention_at",
+    "batch.max_micro",
+    "batch.max_tokens",
+    "train.activation_checkpointing",
+    "workers.cpus",
+)
 
 
 def _set_values(job: Job, *, is_stored: bool) -> dict[str, Any]:
@@ -298,4 +305,6 @@ def recorded_sizes(header: GenerationRecord) -> BatchSizes:
         global_batch=header.identity.global_batch,
         max_micro=header.max_micro,
         equality="bitwise" if header.identity.equality == "bitwise" else "balanced",
+        max_tokens=header.max_tokens,
+        attention_at=header.attention_at,
     )

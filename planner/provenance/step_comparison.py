@@ -265,10 +265,10 @@ def _check_stage(header: GenerationRecord, job: Job) -> list[str]:
 def _check_plan(header: GenerationRecord, recipe: _Recipe) -> list[str]:
     """Compare a generation's plan with its job and its layout, and return the findings."""
     where, findings = f"generation {header.generation}", []
-    if header.max_micro != recipe.job.batch.max_micro:
-        findings.append(
-            f"{where}: batch.max_micro is {header.max_micro} on record, and its job says {recipe.job.batch.max_micro}"
-        )
+    for name in ("max_micro", "max_tokens", "attention_at"):
+        found, wanted = getattr(header, name), getattr(recipe.job.batch, name)
+        if found != wanted:
+            findings.append(f"{where}: batch.{name} is {found} on record, and its job says {wanted}")
     if recorded_plan(header).digest != header.plan_digest:
         findings.append(f"{where}: its plan is not what layout version {header.layout_version} gives")
     return findings

@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from planner.base.format_versions import STORED, refusal
 from planner.base.json_text import NoJson, json_object
@@ -113,6 +123,9 @@ class GenerationRecord(StoredModel):
     cursor: Count
     world_size: int
     max_micro: int
+    max_tokens: int | None = None
+    """the job's `batch.max_tokens`. As `attention_at`, it is written only if it is set"""
+    attention_at: int | None = None
     layout_version: int
     """the version of its plan's arithmetic (see `planner.plan.layout`)"""
     plan_digest: str
@@ -131,6 +144,12 @@ class GenerationRecord(StoredModel):
     launched_s: float = 0.0
     """when its driver started, in seconds since the epoch. 0 if not known"""
     time_s: float
+
+    @model_serializer(mode="wrap")
+    def _without_unset_limits(self, values: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """The fields without limits that are not set, so that earlier versions read the ledgers of other jobs."""
+        unset = {name for name in ("max_tokens", "attention_at") if getattr(self, name) is None}
+        return {name: value for name, value in values(self).items() if name not in unset}
 
 
 class StepRecord(StoredModel):

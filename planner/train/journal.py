@@ -5,6 +5,7 @@ import platform
 import time
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from importlib import metadata
 from typing import Any
 
@@ -17,7 +18,7 @@ from planner.events.event import Event, facts_of
 from planner.events.resuming import ChangeAccepted
 from planner.events.training import HeldOutNotFinite
 from planner.job import Job, batch_sizes
-from planner.plan import make_plan
+from planner.plan import BatchSizes, make_plan
 from planner.store.jobs import job_digest
 from planner.store.ledger import LedgerWriter
 from planner.store.records import (
@@ -58,12 +59,12 @@ class Journal:
         self._job_digest = job_digest(job) if start.has_job else world.from_first(lambda: run.keep_job(job))
         self._ledger: LedgerWriter | None = None
         self._failure: PlannerError | None = None
-        world.from_first(self._open_ledger)
+        world.from_first(partial(self._open_ledger, batch_sizes(job)))
         if self._setup.order.num_held_out:
             sizes = replace(batch_sizes(job), global_batch=self._setup.order.num_held_out)
             self._eval_plan = make_plan(sizes, world.world_size)
 
-    def _open_ledger(self) -> None:
+    def _open_ledger(self, sizes: BatchSizes) -> None:
         start, setup, plan = self._start, self._setup, self._setup.plan
         header = GenerationRecord(
             generation=start.generation,
@@ -75,6 +76,8 @@ class Journal:
             cursor=start.cursor,
             world_size=plan.world_size,
             max_micro=plan.max_micro,
+            max_tokens=sizes.max_tokens,
+            attention_at=sizes.attention_at,
             layout_version=plan.layout_version,
             plan_digest=plan.digest,
             identity=setup.identity,

@@ -126,7 +126,8 @@ def settings():
     fields += [
         (f"train.{key}", Train.model_fields[key]) for key in ("clip_norm", "precision", "activation_checkpointing")
     ]
-    fields += [("batch.max_micro", Batch.model_fields["max_micro"]), ("workers.cpus", Workers.model_fields["cpus"])]
+    fields += [(f"batch.{key}", Batch.model_fields[key]) for key in ("max_micro", "max_tokens", "attention_at")]
+    fields.append(("workers.cpus", Workers.model_fields["cpus"]))
     fields.append(("after.manifest", After.model_fields["manifest"]))
     found = {}
     for key, field in fields:
@@ -195,6 +196,8 @@ OTHERS = [
     {"train": {"optimizer": {"kind": "sgd", "lr": 0.5, "momentum": 0.9}}},
     {"workers": {"cpus": 2.0}},
     {"batch": {"max_micro": 1}},
+    {"batch": {"max_tokens": 64}},
+    {"batch": {"max_tokens": 64, "attention_at": 96}},
     {"model": {**HF}, "data": CHAT, "objective": {"kind": "sft"}},
     {"model": {**HF, "weights": "random", "attention": "eager", "revision": "r", "chat_template": "c"}, "data": CHAT},
     {"model": {**HF, "lora": {}}, "data": CHAT},

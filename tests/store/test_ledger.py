@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import StoreError
+from planner.plan import BatchSizes
+from planner.provenance.identity import recorded_sizes
 from planner.store.ledger import LedgerWriter, read_segment, recorded_commits, segment_name, split_line
 from planner.store.records import (
     NO_HEAD,
@@ -340,3 +342,15 @@ def test_a_count_beyond_64_bits_is_no_record(name):
     line = canonical(step_record(0)).replace(f'"{name}":{getattr(step_record(0), name)}', f'"{name}":{2**63}')
     with pytest.raises(StoreError, match="not a ledger record"):
         parse_record(line, "here")
+
+
+def test_limits_of_tokens_are_written_if_they_are_set(storage):
+    """Earlier versions read the ledgers of other jobs, and no digest of theirs changes."""
+    plain, limited = header(), header(max_tokens=4096)
+    assert not {"max_tokens", "attention_at"} & json.loads(canonical(plain)).keys()
+    assert json.loads(canonical(limited)).keys() - json.loads(canonical(plain)).keys() == {"max_tokens"}
+    both = header(max_tokens=4096, attention_at=96)
+    LedgerWriter(storage, both, NO_HEAD).flush()
+    assert read(storage)[0].record == both
+    assert recorded_sizes(both) == BatchSizes(global_batch=4, max_micro=2, max_tokens=4096, attention_at=96)
+    assert recorded_sizes(plain) == BatchSizes(global_batch=4, max_micro=2)

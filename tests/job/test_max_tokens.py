@@ -1,0 +1,101 @@
+"""Micro-batches by tokens: which jobs may have them, and what becomes of the setting."""
+
+import copy
+
+import pytest
+from pydantic import ValidationError
+
+from planner.errors import PlanError
+from planner.job import Job, batch_sizes
+from planner.plan import BatchSizes
+from planner.provenance.identity import identity_of
+
+CHAT = {
+    "name": "a",
+    "model": {"kind": "gpt", "layers": 1, "width": 16, "heads": 2, "context": 64},
+    "data": {"kind": "chat", "path": "rows"},
+    "objective": {"kind": "sft"},
+    "batch": {"global": 8, "max_micro": 2},
+    "train": {"steps": 1, "optimizer": {"kind": "adamw", "lr": 1e-4}},
+}
+OWN = {
+    "name": "own",
+    "model": {"kind": "own"},
+    "data": {"kind": "own", "path": "loop.py"},
+    "objective": "own",
+    "batch": {"global": 8, "max_micro": 2},
+    "train": {"steps": 1, "optimizer": {"kind": "own"}},
+}
+
+
+def job_with(batch, base=CHAT, **data):
+    job = copy.deepcopy(base)
+    job["batch"] |= batch
+    job["data"] |= data
+    return Job.model_validate(job)
+
+
+def test_samples_alone_are_counted_by_default():
+    """Both settings reach the batch sizes that a plan is made from."""
+    assert batch_sizes(job_with({})) == BatchSizes(global_batch=8, max_micro=2)
+    found = batch_sizes(job_with({"max_tokens": 4096, "attention_at": 96}))
+    assert found == BatchSizes(global_batch=8, max_micro=2, max_tokens=4096, attention_at=96)
+
+
+@pytest.mark.parametrize(
+    ("batch", "base", "data", "says"),
+    [
+        ({"max_tokens": 0}, CHAT, {}, "batch.max_tokens"),
+        ({"max_tokens": 2**24 + 1}, CHAT, {}, "batch.max_tokens"),
+        ({"max_tokens": 9, "attention_at": 0}, CHAT, {}, "batch.attention_at"),
+        ({"attention_at": 96}, CHAT, {}, "without max_tokens samples are only counted. Write max_tokens, or remove"),
+        ({"max_tokens": 9}, OWN, {}, "your own loop's samples may have no tokens. Remove it"),
+        (
+            {"max_tokens": 9},
+            CHAT,
+            {"tokenize": "on_demand"},
+            "data.tokenize on_demand does not know it. Write data.tokenize: ahead, or remove batch.max_tokens",
+        ),
+    ],
+)
+def test_jobs_that_cannot_have_it_are_refused(batch, base, data, says):
+    """When the job is read, with the way out."""
+    with pytest.raises(ValidationError) as refused:
+        job_with(batch, base, **data)
+    assert says in str(refused.value).replace("batch\n", "batch.").replace("batch.max_tokens\n", "batch.max_tokens ")
+
+
+def test_rows_on_demand_may_be_counted():
+    """Without a limit of tokens."""
+    assert job_with({}, tokenize="on_demand").batch.max_tokens is None
+
+
+@pytest.mark.parametrize(
+    ("sizes", "says"),
+    [
+        ({"max_tokens": 0}, "batch.max_tokens is 0. Write a whole number from 1 to 16777216"),
+        ({"max_tokens": 2**24 + 1}, "batch.max_tokens is 16777217"),
+        ({"max_tokens": 1, "attention_at": 2**25}, "batch.attention_at is 33554432"),
+        ({"attention_at": 4}, "batch.attention_at is set, and batch.max_tokens is not"),
+    ],
+)
+def test_batch_sizes_are_checked_without_a_job(sizes, says):
+    """As those of a recorded generation are."""
+    with pytest.raises(PlanError, match=says):
+        BatchSizes(global_batch=8, max_micro=2, **sizes)
+
+
+class Data:
+    """An identity needs no more of a data set and an order."""
+
+    fingerprint, num_rows, num_withheld = "f", 9, 0
+
+
+@pytest.mark.parametrize(("equality", "num_recipes"), [("balanced", 1), ("bitwise", 4)])
+def test_it_changes_the_recipe_of_bitwise_runs_alone(equality, num_recipes):
+    """There the rows of a forward pass decide the last bit. In balanced runs a step computes the same."""
+    settings = [{}, {"max_tokens": 64}, {"max_tokens": 128}, {"max_tokens": 128, "attention_at": 96}]
+    jobs = [job_with({"equality": equality, **each}) for each in settings]
+    found = [identity_of(job, Data, Data) for job in jobs]
+    assert len({each.recipe for each in found}) == num_recipes
+    assert len({each.model_copy(update={"recipe": "0" * 64}) for each in found}) == 1
