@@ -14,6 +14,7 @@ from planner.base.wait_reports import reminded
 from planner.data.base import SampleDataset
 from planner.data.job_folders import check_here
 from planner.data.job_paths import require_paths
+from planner.data.longest import require_fitting
 from planner.data.model_folder import ModelFolder
 from planner.data.user_dataset import function_of
 from planner.dispatch.connection import require_free
@@ -174,17 +175,20 @@ def plan_start(
         opening=f"{job.name}: {begins} in {url}",
         resume_command=resume_command,
     )
-    return start if start.finished else _with_place(start, where, display)
+    return start if start.finished else _with_place(start, where, display, data and data[0])
 
 
-def _with_place(start: Start, where: Where, display: Display) -> Start:
-    """The start with its cluster's shape, after the checks of this process, the cluster, the code and the folder.
+def _with_place(start: Start, where: Where, display: Display, dataset: SampleDataset | None) -> Start:
+    """The start with its cluster's shape, after the checks of process, samples' lengths, cluster, code and folder.
 
     Raises:
         PlannerError: the start is refused.
     """
     job, storage = start.job, start.run.storage
     require_free(is_local=isinstance(where, Local))
+    if dataset is not None:
+        with display.doing("checking the lengths of samples"):
+            require_fitting(job, dataset)
     earlier = _resumed_after(start, display)
     local = _local(job, where, display)
     if job.is_own and start.num_samples:  # a cluster's nodes may have the file where this machine does not

@@ -7,6 +7,7 @@ from typing import Any
 from planner.base import progress_counter
 from planner.data.base import SampleDataset
 from planner.data.job_folders import JobFolders
+from planner.data.longest import require_fitting
 from planner.data.model_folder import ModelFolder
 from planner.data.paths import model_stamps
 from planner.data.source_stamps import data_stamps
@@ -42,13 +43,15 @@ def open_data_once(job: Job) -> tuple[SampleDataset, Order]:
     The data is opened again if the name, size or modification time of a file has changed.
 
     Raises:
-        DataError: the data cannot be read.
+        DataError: the data cannot be read, or a sample is longer than `batch.max_tokens`.
     """
-    settings = (job.data, job.model, job.eval.samples, job.eval.data, job.train.seed)
+    settings = (job.data, job.model, job.eval.samples, job.eval.data, job.train.seed, job.batch.max_tokens)
     stamps = [data_stamps(data) for data in (job.data, job.eval_data) if data is not None]
     key = (*settings, *stamps, model_stamps(job.model))
     if _opened.get("key") != key:
-        _opened.update(key=key, data=open_data(job, progress_counter.count_work))
+        opened = open_data(job, progress_counter.count_work)
+        require_fitting(job, opened[0])
+        _opened.update(key=key, data=opened)
     data: tuple[SampleDataset, Order] = _opened["data"]
     return data
 

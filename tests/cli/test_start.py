@@ -172,6 +172,17 @@ def more_workers_than_places(place):
 
 
 @place
+def a_sample_above_max_tokens(place):
+    """Windows of sixteen bytes."""
+    place.settings.append("batch.max_tokens=15")
+
+
+@good
+def samples_within_max_tokens(place):
+    place.settings.append("batch.max_tokens=16")
+
+
+@place
 def no_name(place):
     (place.run / "run.json").unlink()
 
@@ -425,3 +436,11 @@ def test_a_dry_run_and_a_run_agree(cli, recorded, tmp_path, monkeypatch, reached
             assert dry.err.count("\n") == 1
         else:
             assert len(reached) == 2, real.err  # the first step was done
+
+
+def test_the_samples_of_a_finished_run_need_not_fit(cli, recorded):
+    """Nothing will be computed. A run that goes on is refused."""
+    command = ("run", recorded.job, "--nodes", "1", "--set", "batch.max_tokens=15")
+    finished, longer = cli(*command), cli(*command, "--set", "train.steps=9")
+    assert (finished.code, "finished at step 4" in finished.out) == (0, True), finished.err
+    assert "batch.max_tokens: row 0 of data has 16 tokens" in longer.err

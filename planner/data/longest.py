@@ -1,0 +1,50 @@
+"""Checks that every sample of a job's data fits into a micro-batch of `batch.max_tokens`."""
+
+import numpy as np
+
+from planner.base.text import counted
+from planner.data.base import SampleDataset
+from planner.data.evaluation import training_part
+from planner.errors import DataError
+from planner.job import Job
+
+# Some megabytes at a time: a window may have a document for every second token.
+_ROWS_PER_READ = 2**14
+
+
+def require_fitting(job: Job, dataset: SampleDataset) -> None:
+    """Check that no sample is longer than `batch.max_tokens`, those for evaluation included.
+
+    It takes the lengths of all rows. Windows of a text and packed rows have at most `model.context` tokens, so theirs
+    are not taken if that fits.
+
+    Raises:
+        DataError: a sample is longer, or the lengths are not known.
+    """
+    most, window = job.batch.max_tokens, job.data.sample_tokens(job.model)
+    if most is None:
+        return
+    is_bound = window is not None and window <= most
+    # One row shows whether lengths are known at all.
+    row, length = _longest(dataset, 1 if is_bound else dataset.num_rows)
+    if length > most:
+        raise DataError.of(
+            "batch.max_tokens",
+            f"{_named(row, dataset)} has {counted(length, 'token')}, the most of all, and a micro-batch takes {most}. "
+            f"Write at least batch.max_tokens: {length}, or lower model.context",
+        )
+
+
+def _longest(dataset: SampleDataset, num_rows: int) -> tuple[int, int]:
+    """The first of the longest samples in rows `[0, num_rows)`: its row and its tokens."""
+    longest = (0, 0)
+    for start in range(0, num_rows, _ROWS_PER_READ):
+        tokens = dataset.lengths(np.arange(start, min(start + _ROWS_PER_READ, num_rows))).tokens
+        found = int(tokens.argmax())
+        longest = max(longest, (start + found, int(tokens[found])), key=lambda each: each[1])
+    return longest
+
+
+def _named(row: int, dataset: SampleDataset) -> str:
+    behind = row - training_part(dataset).num_rows
+    return f"row {row} of data" if behind < 0 else f"row {behind} of those of eval.data"

@@ -1,0 +1,62 @@
+"""The longest sample of a job's data must fit into a micro-batch of `batch.max_tokens`."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from byte_models import gpt
+from rows_of import job_data, opened
+
+from planner.data.evaluation import WithEvaluation
+from planner.data.longest import require_fitting
+from planner.data.open import open_dataset
+from planner.errors import DataError
+from planner.job import TextData
+
+CHATS = [{"prompt": "abc", "completion": "d" * n} for n in range(1, 9)]
+
+
+def job(max_tokens, data, model):
+    return SimpleNamespace(batch=SimpleNamespace(max_tokens=max_tokens), data=data, model=model)
+
+
+@pytest.mark.parametrize("rows_per_read", [1, 3, 100])
+def test_the_longest_sample_must_fit(tmp_path, monkeypatch, rows_per_read):
+    """The error says how many tokens it has, so the next try fits."""
+    monkeypatch.setattr("planner.data.longest._ROWS_PER_READ", rows_per_read)
+    rows = [CHATS[0], CHATS[7], CHATS[3], CHATS[7]]
+    found, model = opened("chat", rows, tmp_path), gpt(1000)
+    data = job_data("chat", tmp_path / "rows.jsonl")
+    most = int(found.lengths([1]).tokens[0])
+    require_fitting(job(None, data, model), found)
+    require_fitting(job(most, data, model), found)
+    with pytest.raises(DataError) as refused:
+        require_fitting(job(most - 1, data, model), found)
+    assert str(refused.value) == (
+        f"batch.max_tokens: row 1 of data has {most} tokens, the most of all, and a micro-batch takes {most - 1}. "
+        f"Write at least batch.max_tokens: {most}, or lower model.context"
+    )
+    both = WithEvaluation(training=opened("chat", CHATS[:2], tmp_path), evaluation=found, chosen=np.array([0, 3]))
+    with pytest.raises(DataError, match=r"row 1 of those of eval\.data has"):
+        require_fitting(job(most - 1, data, model), both)
+
+
+@pytest.mark.parametrize(("max_tokens", "asked"), [(8, 1), (7, 100)])
+def test_lengths_of_windows_are_not_taken_if_the_context_fits(tmp_path, max_tokens, asked):
+    """There may be thousands of millions of them. One row shows that lengths are known."""
+    (tmp_path / "text.txt").write_text("a" * 800)
+    data, model, seen = TextData(kind="text", path=str(tmp_path / "text.txt")), gpt(8), []
+    found = open_dataset(data, model)
+
+    class Asked:
+        num_rows = found.num_rows
+
+        def lengths(self, rows):
+            seen.extend(rows)
+            return found.lengths(rows)
+
+    try:
+        require_fitting(job(max_tokens, data, model), Asked())
+    except DataError as error:
+        assert max_tokens < 8, error  # noqa: PT017
+    assert len(seen) == asked
