@@ -1127,6 +1127,12 @@ FAULTS = {
         "generation 1: batch.max_micro is 1 on record, and its job says 2",
         SAME_STEPS,
     ),
+    "a forged max_tokens": Fault(
+        rechained(header(1, max_tokens=64)),
+        "generation 1: batch.max_tokens is 64 on record, and its job says None",
+        "generation 1: batch.max_tokens is 64 on record, and its job says None",
+        SAME_STEPS,
+    ),
     "a forged length": Fault(
         rechained(with_key(total_steps=13), with_key(total_steps=13)),
         "generation 1: it was to end at step 13 on record, and its job says 12",
