@@ -140,9 +140,15 @@ def test_the_lower_bound_is_true(case):
         ([100, 8, 8, 8, 8, 8], 2, 2, 100, 108),  # two samples are left for a second round
     ],
 )
-def test_each_part_of_the_lower_bound(tokens, world_size, max_micro, max_tokens, expected):
+def test_parts_of_the_lower_bound(tokens, world_size, max_micro, max_tokens, expected):
     """In a case where that part alone gives it."""
     assert lower_bound(lengths_of(tokens), world_size, max_micro=max_micro, max_tokens=max_tokens) == expected
+
+
+def test_the_lower_bound_by_what_a_round_can_hold():
+    """Four of 5 tokens fit into a round. The others cost at least 12, so 6 on one of the two workers."""
+    lengths = lengths_of([5] * 7, [60, 9, 9, 9, 4, 4, 4])
+    assert lower_bound(lengths, 2, max_micro=7, max_tokens=10) == 60 + 6
 
 
 @given(cases(), st.lists(st.integers(1, 60), min_size=2, max_size=5))
