@@ -88,7 +88,8 @@ class Assignment:
 def assign_balanced(lengths: SampleLengths, world_size: int, *, max_micro: int, max_tokens: int) -> Assignment:
     """Spread a step's samples over the workers at a step cost that is close to the least.
 
-    Rounds are the fewest in which one of the packings below fits. Each sample alone always fits.
+    Rounds are the fewest that bisection finds for one of the packings below. Each sample alone always fits. With one more
+    round the cost may be lower, but that round's collectives take time, too.
 
     longest first   Samples by falling cost, each to the micro-batch with the least cost so far that has room: LPT
                     (Graham 1969, Bounds on multiprocessing timing anomalies), here with two caps.
@@ -144,11 +145,11 @@ def assign_bitwise(lengths: SampleLengths, world_size: int, *, max_micro: int, m
 
 def _require_positive(name: str, value: int) -> None:
     if value < 1:
-        raise ValueError(f"{name} is {value}, and at least 1")
+        raise ValueError(f"{name} is {value}. It must be at least 1")
 
 
-_Bins = list[list[int]]
 # Micro-batches that are being filled: offsets in any order. Some may be empty.
+_Bins = list[list[int]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +211,7 @@ def _for_any_workers(samples: _Samples) -> _Bins:
 def _fewest(samples: _Samples, unit: int, shape: Callable[[int], tuple[int, int]]) -> _Bins:
     """Pack into the least number of units that is found. Each unit is `unit` micro-batches.
 
-    LPT may fit into a number of units and not into a larger one. Then bisection may miss the least.
+    LPT may fit into some number of units and not into a larger one. Then bisection may miss the least.
 
     Args:
         samples: what to pack.
