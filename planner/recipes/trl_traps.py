@@ -44,3 +44,12 @@ def resumes(transformers: str | None) -> Trap | None:
         "the recipe's."
     )
     return Trap(name="resume", text=text)
+
+
+def by_length() -> Trap:
+    """A trap on a recipe whose steps have rows of similar length (transformers' LengthGroupedSampler)."""
+    text = (
+        "group_by_length puts rows of similar length into a step, and which ones depends on m and A. planner draws "
+        "each step from all rows, and batch.max_tokens saves the padding."
+    )
+    return Trap(name="rows by length", text=text)
