@@ -128,8 +128,8 @@ def _padding(rendering: Rendering) -> str:
         if job.data.packing:
             return "packed rows have no padding in TRL either"
         return (
-            "TRL 1.16 refuses padding_free beside max_length. If no row is longer than model.context, you may write "
-            "padding_free: true and max_length: null into a YAML file"
+            "TRL 1.16 refuses padding_free beside max_length. If no row is longer than model.context, write "
+            "--padding_free true --max_length None instead"
         )
     if job.data.kind == "pairs" and job.objective.kind != "simpo":
         return "TRL 1.16 pads pairs, also with padding_free"

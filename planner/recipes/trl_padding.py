@@ -20,6 +20,11 @@ def groups_by_length(keys: KeyReader) -> bool:
     return keys.flag(_GROUP) or keys.value(_STRATEGY) == "group_by_length"
 
 
+def cuts_padding_free(keys: KeyReader) -> bool:
+    """Whether TRL is to pad no rows, and also to cut them. No length is a limit of 1024, null is none."""
+    return keys.flag("padding_free") and ("max_length" not in keys.entries or keys.has("max_length"))
+
+
 def padding_of(keys: KeyReader) -> str:
     """How TRL pads, as a sentence. Empty if the recipe has something against padding."""
     has_order = groups_by_length(keys) or keys.value(_STRATEGY) == "batch_rebalance"

@@ -50,6 +50,13 @@ def test_padding_free_becomes_a_cap_that_no_micro_batch_exceeds(method, options,
     assert "padding_free" not in dropped(recipe)
 
 
+def test_the_cap_is_of_the_length_that_the_user_writes_for_a_recipe_without_one(tmp_path):
+    """TRL 1.16 takes padding_free only with max_length null, where a job needs a length."""
+    (tmp_path / "uncut.yaml").write_text(f"{TRL.replace('512', 'null')}padding_free: true\n")
+    recipe = read_recipe(str(tmp_path / "uncut.yaml"), ("max_length=4096",), RecipeOptions(gpus=2, method="sft"))
+    assert job_of(recipe)[0].batch.max_tokens == 4 * 4096
+
+
 @pytest.mark.parametrize("text", ["true", "yes", "1"])
 def test_padding_free_is_read_as_transformers_reads_it(text, tmp_path):
     assert trl(tmp_path, f"padding_free: {text}\n").draft.job["batch"]["max_tokens"] == 2048

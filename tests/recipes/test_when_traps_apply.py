@@ -119,6 +119,14 @@ CASES = {
         *((command, {}, False) for command in (GRPO, halos("ppo"), "whole.json")),
         ("older.yaml", {"method": "sft"}, False),
     ],
+    "padding_free": [
+        (f"{SFT} --padding_free", {}, True),
+        (f"{SFT} --padding_free --max_length 512", {}, True),
+        (f"{SFT} --padding_free --packing", {}, False),
+        (f"{TRL} --padding_free", {}, False),
+        ("uncut.yaml", {"method": "sft"}, False),
+        (SFT, {}, False),
+    ],
     "rows by length": [
         (f"{SFT} --group_by_length", {}, True),
         (f"{SFT} --train_sampling_strategy group_by_length", {}, True),
@@ -167,6 +175,7 @@ RECIPE = "model_name_or_path: m\nper_device_train_batch_size: 8\nlearning_rate: 
 FILES = {
     "trl.yaml": f"{RECIPE}gradient_accumulation_steps: 1\n",
     "twice.yaml": f"{RECIPE}bf16: true\nbf16: false\n",
+    "uncut.yaml": f"{RECIPE}padding_free: true\nmax_length: null\n",
     "older.yaml": f"{RECIPE}dataset_mixer: {{a/b: 1.0}}\n",
     "fsdp.yaml": "distributed_type: FSDP\nnum_processes: 8\nnum_machines: 1\n",
     "multi.yaml": "distributed_type: MULTI_GPU\nnum_processes: 8\nnum_machines: 1\n",
