@@ -18,8 +18,8 @@ from planner.job.objectives import OURS
 from planner.job.optimizer import SGD, AdamW, RMSprop
 from planner.job.settings import Batch, Train, Workers
 from planner.plan import BatchSizes, make_plan
-from planner.plan.factory import MAX_GLOBAL_BATCH
 from planner.plan.by_length import BY_LENGTH_LAYOUTS
+from planner.plan.factory import MAX_GLOBAL_BATCH
 from planner.plan.layout import LAYOUTS
 from planner.provenance.identity import identity_of
 from planner.store.jobs import job_file

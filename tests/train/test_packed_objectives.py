@@ -1,22 +1,17 @@
 """Packed micro-batches have the losses, metrics and gradients of padded ones, for every objective and both models."""
 
-import copy
 import runpy
 from pathlib import Path
 
 import pytest
 import torch
-from sample_sets import SampleSet
 from test_formulas import OBJECTIVES, loaders, measured, model_of
 
 from planner.data.model_folder import ModelFolder
 from planner.job import HfModel, LmObjective
 from planner.train.batches import Loader
-from planner.train.log_probs import log_probs, no_training
 from planner.train.models.hf import HfCausal, build_on_meta
-from planner.train.reference.cache import CachedReference
-from planner.train.reference.frozen import FrozenReference, UniformReference
-from planner.train.sample_batches import pair_batch, text_batch
+from planner.train.reference.frozen import FrozenReference
 
 PROJECT = Path(__file__).parents[2]
 CASES = {name: (kind, config) for name, (kind, config, _) in OBJECTIVES.items()} | {
