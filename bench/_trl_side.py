@@ -69,6 +69,7 @@ def main() -> None:
         "train_sampling_strategy": "sequential",
         "disable_tqdm": True,
     }
+    shared |= settings.get("more", {})
     losses = Losses()
     tokenizer = AutoTokenizer.from_pretrained(settings["model"])
     if settings["method"] == "sft":

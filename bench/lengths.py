@@ -13,25 +13,36 @@ samples_per_s   of each side (median), and their range
 peak_mib        most memory of a worker, each side in processes of its own (resident, torch included)
 loss_difference largest relative difference of a step's loss. Samples of each step are compared by their checksums
 padding         tokens that the padded side computes, over those of the samples
+
+With --trl, rows of `trl`: the same SFT of a small Llama on one worker by TRL with padding, by TRL with padding_free, by
+planner with padding and by length. One process after another, twice. `samples_per_s` has the median of the steps but
+the first two, of both runs, and `range` the medians of the runs.
 """
 
 import argparse
 import csv
+import importlib.util
+import itertools
 import json
 import random
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from _plain import records_of
+from _plain import records_of, train_plainly
 from _results import hand_over
+from same_as_trl import environment_with_trl, versions
 from step import interval
 
 from planner.job import Job
+from planner.order.order import Order
 from planner.rehearsal.local_workers import LocalWorkers
+from planner.train.setup import Launch
 
 _WARM_UP, _PEAK_STEPS, _ROWS = 2, 4, 2048
 _GLOBAL, _MICRO, _CONTEXT = 32, 8, 1100
@@ -201,12 +212,123 @@ def _padding(found: Any) -> float:
     return float(costs.padded.mean / costs.even)
 
 
+_TRL_STEPS, _TRL_SLOW, _TRL_MICRO, _TRL_ACCUMULATION = 8, 2, 8, 2
+_LLAMA = {
+    "hidden_size": 256,
+    "intermediate_size": 768,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 2048,
+}
+
+
+def write_llama(folder: Path) -> None:
+    """A Llama with random weights, whose tokenizer has a token per byte."""
+    sys.path.append(str(Path(__file__).parent.parent / "jobs"))
+    from make_llama import make_tokenizer
+    from transformers import AutoModelForCausalLM, LlamaConfig, set_seed
+
+    tokenizer = make_tokenizer(["q"])  # nothing to merge
+    ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
+    set_seed(0)
+    AutoModelForCausalLM.from_config(LlamaConfig(**_LLAMA, vocab_size=len(tokenizer), **ids)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def trl_job(folder: Path, *, max_tokens: int | None) -> Job:
+    """TRL's settings in planner's words."""
+    return Job.model_validate(
+        {
+            "name": "trl",
+            "model": {"kind": "hf", "path": str(folder / "llama"), "context": _CONTEXT, "attention": "sdpa"},
+            "data": {"kind": "chat", "path": str(folder / "sft.jsonl"), "loss_on": "all"},
+            "objective": {"kind": "sft"},
+            "batch": {
+                "global": _TRL_MICRO * _TRL_ACCUMULATION,
+                "max_micro": _TRL_MICRO,
+                **({"max_tokens": max_tokens} if max_tokens else {}),
+            },
+            "train": {"steps": _TRL_STEPS + 1, "optimizer": {"kind": "adamw", "lr": 1e-4}, "clip_norm": 1.0},
+            "workers": {"gpus": 0, "max": 1},
+            "checkpoint": {"every": 1_000_000},
+        }
+    )
+
+
+def seconds_of_planner(folder: Path, *, max_tokens: int | None) -> list[float]:
+    """Of the steps of a run."""
+    with tempfile.TemporaryDirectory(dir=folder) as run, LocalWorkers(1, "gloo") as workers:
+        launch = Launch(job=trl_job(folder, max_tokens=max_tokens), url=run)
+        workers.run(train_plainly, 1, launch, _TRL_STEPS, "cpu")
+        return [record["seconds"] for record in records_of(Path(run), "step")]
+
+
+def seconds_of_trl(folder: Path, python: str, more: dict[str, object]) -> list[float]:
+    """Of TRL's steps, on the same rows in the same order."""
+    rows = [json.loads(line) for line in (folder / "sft.jsonl").read_text().splitlines()]
+    used = Order(num_rows=len(rows), num_held_out=0, seed=0).rows(0, _TRL_STEPS * _TRL_MICRO * _TRL_ACCUMULATION)
+    said = [{key: rows[i][key] for key in ("prompt", "completion")} for i in used]
+    (folder / "there.jsonl").write_text("".join(json.dumps(row) + "\n" for row in said))
+    settings = {
+        "method": "sft",
+        "device": "cpu",
+        "data": str(folder / "there.jsonl"),
+        "folder": str(folder / "trl"),
+        "out": str(folder / "there.json"),
+        "model": str(folder / "llama"),
+        "micro": _TRL_MICRO,
+        "accumulation": _TRL_ACCUMULATION,
+        "steps": _TRL_STEPS,
+        "lr": 1e-4,
+        "clip_norm": 1.0,
+        "context": None,
+        "more": {"completion_only_loss": False, **more},
+    }
+    (folder / "settings.json").write_text(json.dumps(settings))
+    command = [python, str(Path(__file__).parent / "_trl_side.py"), str(folder / "settings.json")]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    found: list[float] = json.loads((folder / "there.json").read_text())["seconds"]
+    return found
+
+
+def beside_trl(lengths: list[tuple[int, int, int]]) -> dict[str, object]:
+    """The row of TRL and planner on one worker."""
+    python = sys.executable if importlib.util.find_spec("trl") else environment_with_trl()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_llama(folder / "llama")
+        write_rows(folder, "sft", lengths)
+        longest = 16 * max(prompt + chosen for prompt, chosen, _ in lengths)
+        ways: dict[str, Callable[[], list[float]]] = {
+            "TRL": lambda: seconds_of_trl(folder, python, {}),
+            "TRL, padding_free": lambda: seconds_of_trl(folder, python, {"padding_free": True}),
+            "planner": lambda: seconds_of_planner(folder, max_tokens=None),
+            "planner, by length": lambda: seconds_of_planner(folder, max_tokens=longest),
+        }
+        runs: dict[str, list[list[float]]] = {way: [] for way in ways}
+        for _ in range(2):
+            for way, measure_way in ways.items():
+                runs[way].append(measure_way()[_TRL_SLOW:])
+    size = _TRL_MICRO * _TRL_ACCUMULATION
+    medians = {way: [size / statistics.median(run) for run in found] for way, found in runs.items()}
+    return {
+        "objective": "sft",
+        "workers": 1,
+        "trl": versions(python),
+        "samples_per_s": {way: round(size / statistics.median(itertools.chain(*found)), 2) for way, found in runs.items()},
+        "range": {way: [round(min(found), 2), round(max(found), 2)] for way, found in medians.items()},
+        "steps": 2 * (_TRL_STEPS - _TRL_SLOW),
+    }
+
+
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", help="a CSV file of lengths in bytes")
     parser.add_argument("--pairs", type=int, default=8)
     parser.add_argument("--toy", action="store_true", help="a tiny model and two pairs")
+    parser.add_argument("--trl", action="store_true", help="TRL beside planner, too")
     options = parser.parse_args()
     if options.toy:
         options.pairs = 2
@@ -216,6 +338,9 @@ def main() -> None:
         for workers in (2, 4):
             rows.append(measure(objective, workers, lengths, options))
             hand_over("lengths", rows)
+    if options.trl:
+        rows.append(beside_trl(lengths))
+        hand_over("lengths", rows)
 
 
 if __name__ == "__main__":
