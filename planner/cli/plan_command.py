@@ -23,6 +23,7 @@ from planner.plan import Plan
 from planner.plan.commit_size import CommitSize, NotKnown
 from planner.report.commit_text import commit_keys, plan_lines
 from planner.report.compute_text import compute_text, compute_value
+from planner.report.length_table import length_keys, length_lines
 from planner.report.plan_table import plan_json, plan_table
 from planner.report.text_columns import wrapped
 from planner.runner.commit_size import commit_size
@@ -31,6 +32,13 @@ from planner.wording.event_text import text_of
 
 if TYPE_CHECKING:
     from planner.cli.plan_cluster import OnCluster
+    from planner.runner.length_costs import StepLengths
+
+
+_ASSUMED = (
+    "micro-batches follow from the lengths of each step's samples. The table assumes samples of equal length within "
+    "batch.max_tokens: rounds are the fewest possible. --lengths reads the data"
+)
 
 
 def plan(
@@ -44,6 +52,9 @@ def plan(
         typer.Option(metavar="FILE", help="a `ray up` or KubeRay file: show the counts that it reaches, with nodes"),
     ] = None,
     storage_gbps: StorageOption = None,
+    lengths: Annotated[
+        bool, typer.Option("--lengths", help="read the data, and show what steps cost by the lengths of their samples")
+    ] = False,
     set_: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -61,8 +72,9 @@ def plan(
     size = commit_size(spec, may_build=False)
     on_a_node = None if there is None else there.workers_on_a_node
     compute = compute_rule(spec, on_gpu=bool(spec.workers.gpus))
+    by_length = _length_costs(spec, [plan.world_size for plan in found]) if lengths else None
     if as_json:
-        more = partial(_more_keys, compute, size, storage_gbps, on_a_node)
+        more = partial(_more_keys, compute, size, storage_gbps, on_a_node, by_length)
         typer.echo(plan_json(found, mixes, more, sample_tokens=spec.data.sample_tokens(spec.model)))
         return
     width = terminal_width()
@@ -76,6 +88,8 @@ def plan(
     counts = [plan.world_size for plan in found]
     for text in plan_lines(spec, size, counts, storage_gbps, on_a_node):
         typer.echo("\n".join(wrapped(text, width)))
+    if by_length is not None:
+        typer.echo("\n".join(["", *length_lines(by_length, width)]))
     notes = () if there is None else there.notes
     for note in filter(None, (_outside(spec, counts), *notes)):
         typer.echo("\n".join(["", *wrapped(note, width, later="")]))
@@ -86,10 +100,21 @@ def _more_keys(
     size: CommitSize | NotKnown,
     storage_gbps: float | None,
     on_a_node: Mapping[int, int] | None,
+    by_length: "StepLengths | None",
     plan: Plan,
 ) -> dict[str, object]:
     most = None if on_a_node is None else on_a_node[plan.world_size]
-    return {"compute": compute_value(compute), **commit_keys(size, plan.world_size, storage_gbps, most)}
+    return {
+        "compute": compute_value(compute),
+        **commit_keys(size, plan.world_size, storage_gbps, most),
+        **({} if by_length is None else length_keys(by_length, plan.world_size)),
+    }
+
+
+def _length_costs(job: Job, counts: list[int]) -> "StepLengths":
+    from planner.runner.length_costs import length_costs  # loads numpy and the data, which other plans do not need
+
+    return length_costs(job, counts)
 
 
 def _on_cluster(file: str, job: Job, asked: list[int] | None) -> "OnCluster":
@@ -100,8 +125,12 @@ def _on_cluster(file: str, job: Job, asked: list[int] | None) -> "OnCluster":
 
 def _heading(job: Job) -> list[str]:
     batch = job.batch
-    first = f"{job.name}: global batch {batch.global_batch}, at most {batch.max_micro} in a micro-batch"
-    return [first, *map(text_of, conversions(job))]
+    caps = f"at most {batch.max_micro}"
+    if batch.max_tokens is not None:
+        caps += f" samples and {batch.max_tokens:,} tokens"
+    first = f"{job.name}: global batch {batch.global_batch}, {caps} in a micro-batch"
+    by_length = [] if batch.max_tokens is None else [_ASSUMED]
+    return [first, *map(text_of, conversions(job)), *by_length]
 
 
 def _outside(job: Job, counts: list[int]) -> str:

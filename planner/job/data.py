@@ -51,7 +51,7 @@ class DataSpec:
     """the values of `model.kind` that read it"""
     has_partners: bool = False
     """whether each sample needs the next sample of its global batch as a partner (the last one needs the first). Then
-    `make_batch` gets one more row"""
+    `make_batch` gets `partners=`: one row for each row"""
     where: str = "Write a file, a folder or a glob"
     """what to write as `data.path`, for the error if there is nothing"""
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from planner.base.disk import size_text
 from planner.job.job import Job
+from planner.plan.by_length import ByLength
 from planner.plan.plan import Plan
 
 FLOAT_BYTES, INTEGER_BYTES = 4, 8
@@ -53,9 +54,11 @@ def accumulator_placement(
     local     whole sums on every worker, one reduce-scatter a step
     sharded   1 / W of the sums, A reduce-scatters a step
 
-    `local` if it fits into a quarter of `free_bytes` and saves time (A > 1 and W > 1), else `sharded`.
+    `local` if it fits into a quarter of `free_bytes` and saves time (A > 1, which lengths may decide, and W > 1), else
+    `sharded`.
     """
-    saves = plan.accumulation_steps > 1 and plan.world_size > 1
+    may_repeat = plan.accumulation_steps > 1 or isinstance(plan, ByLength)
+    saves = may_repeat and plan.world_size > 1
     return "local" if saves and element_bytes * num_parameters <= _MOST_OF_FREE * free_bytes else "sharded"
 
 

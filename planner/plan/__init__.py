@@ -3,6 +3,7 @@
 This package does not know time, randomness, files, torch or Ray. It takes numbers and returns values.
 """
 
+from planner.plan.assignment import Assignment, SampleLengths, assign_balanced, assign_bitwise, lower_bound
 from planner.plan.capacity_history import CapacityAt
 from planner.plan.factory import BatchSizes, make_plan
 from planner.plan.growth import KEPT_PROCESSES, NEW_PROCESSES, ResizeCost
@@ -25,20 +26,25 @@ __all__ = [
     "FIRST_ROUND_S",
     "KEPT_PROCESSES",
     "NEW_PROCESSES",
+    "Assignment",
     "BatchSizes",
     "CapacityAt",
     "Decision",
     "Plan",
     "ResizeCost",
     "Resources",
+    "SampleLengths",
     "Situation",
     "Speeds",
     "WorkerRange",
+    "assign_balanced",
+    "assign_bitwise",
     "checkpoint_interval",
     "first_collectives_s",
     "longest_collective_s",
     "longest_silence_s",
     "longest_unanswered_s",
+    "lower_bound",
     "make_plan",
     "revise",
     "useful_workers",

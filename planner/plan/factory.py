@@ -1,9 +1,11 @@
 """Checks batch sizes and a world size, and makes the plan for them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 from planner.errors import PlanError
+from planner.plan.by_length import BY_LENGTH_LAYOUT, BY_LENGTH_LAYOUTS
 from planner.plan.layout import LAYOUTS
 from planner.plan.plan import LAYOUT_VERSION, Mode, Plan
 
@@ -39,30 +41,33 @@ class BatchSizes:
             raise PlanError("batch.attention_at is set, and batch.max_tokens is not. Set both, or remove attention_at")
 
 
-def make_plan(batch: BatchSizes, world_size: int, layout_version: int = LAYOUT_VERSION) -> Plan:
-    """The plan for `world_size` workers. `planner.plan.layout` has the arithmetic of both modes.
+def make_plan(batch: BatchSizes, world_size: int, layout_version: int | None = None) -> Plan:
+    """The plan for `world_size` workers: a `ByLength` if there is a cap on tokens.
+
+    `planner.plan.layout` and `planner.plan.by_length` have the arithmetic of both modes.
 
     Args:
         batch: the batch sizes of the recipe.
         world_size: number of workers, from 1 to 65,536.
-        layout_version: version of the arithmetic. An audit passes the version that the run used.
+        layout_version: version of the arithmetic. An audit passes the version that the run used. By default the newest.
 
     Raises:
         PlanError: `world_size` is not in `[1, 65536]`, or there is no such layout version.
     """
-    if layout_version not in LAYOUTS:
-        known = ", ".join(map(str, LAYOUTS))
+    _check("the world size", world_size, MAX_WORKERS)
+    sizes: dict[str, Any] = {"global_batch": batch.global_batch, "world_size": world_size, "max_micro": batch.max_micro}
+    layouts: Mapping[int, Mapping[Mode, type[Plan]]] = LAYOUTS
+    version = LAYOUT_VERSION if layout_version is None else layout_version
+    if batch.max_tokens is not None:
+        layouts = BY_LENGTH_LAYOUTS
+        version = BY_LENGTH_LAYOUT if layout_version is None else layout_version
+        sizes |= {"max_tokens": batch.max_tokens, "attention_at": batch.attention_at}
+    if version not in layouts:
         raise PlanError(
-            f"the plan has layout version {layout_version}, and this version of planner knows {known}. "
+            f"the plan has layout version {version}, and this version of planner knows {', '.join(map(str, layouts))}. "
             "Use the version that made it"
         )
-    _check("the world size", world_size, MAX_WORKERS)
-    return LAYOUTS[layout_version][batch.equality](
-        global_batch=batch.global_batch,
-        world_size=world_size,
-        max_micro=batch.max_micro,
-        layout_version=layout_version,
-    )
+    return layouts[version][batch.equality](**sizes, layout_version=version)
 
 
 def _check(name: str, value: int, most: int) -> None:

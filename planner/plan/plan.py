@@ -84,6 +84,11 @@ class Plan(ABC):
         """An upper bound on the micro-batches that are not ghosts, so on the gradients in a step's sum."""
 
     @property
+    def most_micro_batches(self) -> int:
+        """`num_micro_batches`, or what it may become by lengths. The same at every world size in `bitwise`."""
+        return self.num_micro_batches
+
+    @property
     @abstractmethod
     def fewest_workers_as_fast(self) -> int:
         """The smallest world size with the same step cost."""
@@ -91,6 +96,14 @@ class Plan(ABC):
     @abstractmethod
     def _samples(self, rank: int, accumulation_step: int) -> range:
         """What `micro_batch` returns. Both numbers are in range."""
+
+    @property
+    def work(self) -> float:
+        """What a step's time is fitted by (`planner.plan.speed`), in samples of mean length: the step cost.
+
+        By length it need not be whole.
+        """
+        return self.step_cost
 
     @property
     def workers_idle(self) -> int:

@@ -43,14 +43,14 @@ class Speeds:
             return self.measured[plan.world_size]
         points = self._by_cost(plan)
         if not points:
-            return float(plan.step_cost)
-        below = [point for point in points if point[0] <= plan.step_cost]
-        above = [point for point in points if point[0] >= plan.step_cost]
+            return float(plan.work)
+        below = [point for point in points if point[0] <= plan.work]
+        above = [point for point in points if point[0] >= plan.work]
         if below and above:
-            return _between(below[-1], above[0], plan.step_cost)
+            return _between(below[-1], above[0], plan.work)
         cost, seconds = below[-1] if below else above[0]
         fixed_s, per_sample_s = _law(points)
-        return seconds * (fixed_s + per_sample_s * plan.step_cost) / (fixed_s + per_sample_s * cost)
+        return seconds * (fixed_s + per_sample_s * plan.work) / (fixed_s + per_sample_s * cost)
 
     def most_seconds_per_step(self, plan: Plan) -> float:
         """Seconds per step that a limit must allow for: `seconds_per_step`, and no less than what the cost says.
@@ -62,22 +62,22 @@ class Speeds:
         if plan.world_size in self.measured or not points:
             return expected_s
         cost, seconds = points[-1]
-        return max(expected_s, seconds * plan.step_cost / cost)
+        return max(expected_s, seconds * plan.work / cost)
 
-    def _by_cost(self, plan: Plan) -> list[tuple[int, float]]:
-        """`(step cost, mean seconds)` by rising cost. World sizes of equal cost are one point."""
-        points = sorted((plan.at(world_size).step_cost, seconds) for world_size, seconds in self.measured.items())
+    def _by_cost(self, plan: Plan) -> list[tuple[float, float]]:
+        """`(work, mean seconds)` by rising cost. World sizes of equal work are one point."""
+        points = sorted((plan.at(world_size).work, seconds) for world_size, seconds in self.measured.items())
         return [(cost, fmean(s for _, s in group)) for cost, group in groupby(points, key=lambda point: point[0])]
 
 
-def _between(below: tuple[int, float], above: tuple[int, float], cost: int) -> float:
+def _between(below: tuple[float, float], above: tuple[float, float], cost: float) -> float:
     if below[0] == above[0]:
         return below[1]
     along = (cost - below[0]) / (above[0] - below[0])
     return below[1] * (1 - along) + above[1] * along
 
 
-def _law(points: list[tuple[int, float]]) -> tuple[float, float]:
+def _law(points: list[tuple[float, float]]) -> tuple[float, float]:
     """`(fixed, per_sample)` of `t = fixed + per_sample * cost`, by least squares over the points and the prior.
 
     fixed        seconds of a step at any cost: the optimizer, collectives, a share of the commit. 0 or more

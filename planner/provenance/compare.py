@@ -13,6 +13,7 @@ from typing import Any
 from planner.base.json_text import NoJson, json_object
 from planner.base.text import counted
 from planner.plan import BatchSizes, make_plan
+from planner.plan.by_length import ByLength
 from planner.provenance.lineage import whole_lineage
 from planner.store.records import EvalRecord, Manifest, StepRecord, joint_digest
 from planner.store.run_folder import RunFolder
@@ -166,10 +167,14 @@ def check_forward_passes(sizes: BatchSizes, *traces: Trace) -> Check:
     """Check each worker's number of training forward passes at each step against the plan of its world size."""
     what, total = "forward passes", 0
     for work in (work for trace in traces for work in trace.work):
-        rounds = make_plan(sizes, len(work.forward_passes)).accumulation_steps
+        plan = make_plan(sizes, len(work.forward_passes))
+        planned = plan.accumulation_steps * work.attempts
+        if isinstance(plan, ByLength):
+            # The lengths of a step's samples decide its rounds, which are as many on every worker.
+            planned = max(planned, work.forward_passes[0] // work.attempts * work.attempts)
         for rank, count in enumerate(work.forward_passes):
-            if count != rounds * work.attempts:
-                detail = f"step {work.step}, worker {rank}: {count}, planned {rounds * work.attempts}"
+            if count != planned:
+                detail = f"step {work.step}, worker {rank}: {count}, planned {planned}"
                 return Check(what=what, passed=False, detail=detail)
         total += sum(work.forward_passes)
     for trace in traces:

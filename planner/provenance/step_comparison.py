@@ -8,11 +8,13 @@ from typing import Any
 from planner.base.disk import is_file, place_text
 from planner.data.base import SampleDataset, SetRows
 from planner.data.document_sets import DocumentSet
-from planner.errors import UserError
+from planner.errors import PlanError, UserError
 from planner.job import Job, OwnOptimizer
 from planner.job.step_schedule import StepSchedule, learning_rate, lengths
 from planner.order.order import Order
 from planner.order.set_counts import SetCounts
+from planner.plan import Plan
+from planner.plan.by_length import ByLength, placement
 from planner.provenance.data_facts import data_facts, evaluation_changes, set_changes
 from planner.provenance.identity import open_data, recorded_plan, stored_identity
 from planner.provenance.lineage import Segment
@@ -115,6 +117,7 @@ class _Deriver:
         recipe = self._open(header)
         size = header.identity.global_batch
         differing = recipe.identity.differences(header.identity)
+        plan = recorded_plan(header)
         same_data = "data" not in differing and "global_batch" not in differing
         self.findings += [
             *self._check_identity(header, differing, recipe),
@@ -125,7 +128,7 @@ class _Deriver:
             self._count(record, size)
             self._check_rate(recipe, step, record)
             if same_data:
-                self._check_samples(recipe, step, record, range(start, start + size), header.format)
+                self._check_samples(recipe, plan, step, record, range(start, start + size), header.format)
             progress(step + 1)
         self.findings += _check_stage(header, recipe.job)
         self.findings += _check_plan(header, recipe)
@@ -189,12 +192,18 @@ class _Deriver:
             )
 
     def _check_samples(
-        self, recipe: _Recipe, step: int, record: StepRecord, positions: range, ledger_format: int
+        self, recipe: _Recipe, plan: Plan, step: int, record: StepRecord, positions: range, ledger_format: int
     ) -> None:
         """Compare tokens and checksum with those of the samples at these positions of the order."""
         rows = recipe.order.rows(positions.start, positions.stop)
         if counts := self._counts_of(recipe):
             counts.take(positions.start, rows)
+        if (found := _placement(plan, recipe.dataset, rows.tolist())) != record.placement:
+            self.mismatched += 1
+            self.findings.append(
+                f"step {step}: its samples were split over the workers in another way than their lengths give "
+                f"({record.placement or 'nothing'} on record, {found or 'nothing'} derived)"
+            )
         tokens, check_sum = _evidence(recipe, rows, ledger_format)
         # Only the user's own training loop knows the number by which it divides its loss.
         if (record.tokens if recipe.job.is_own else tokens, check_sum) != (record.tokens, record.checksum):
@@ -252,6 +261,21 @@ def _evidence(recipe: _Recipe, rows: Iterable[int], ledger_format: int) -> tuple
         find = recipe.dataset.evidence_of_bytes
     found = [find(int(row)) for row in rows]
     return sum(each.tokens for each in found), f"{sum(each.check_sum for each in found) % 2**64:016x}"
+
+
+def _placement(plan: Plan, dataset: SampleDataset, rows: Sequence[int]) -> str:
+    """What a record has of a step with these rows. Empty for plans that need no lengths, and if the plan cannot be."""
+    if not isinstance(plan, ByLength):
+        return ""
+    lengths = dataset.lengths(rows)
+    try:
+        found = plan.assignment(lengths.tokens.tolist(), lengths.squares.tolist())
+    except PlanError:  # a row is longer than the cap on record
+        return ""
+    total = 0
+    for rank in range(plan.world_size):
+        total += placement(rank, [[rows[offset] for offset in slot] for slot in found.micro_batches(rank)])
+    return f"{total % 2**64:016x}"
 
 
 def _check_stage(header: GenerationRecord, job: Job) -> list[str]:

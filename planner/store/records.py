@@ -165,6 +165,9 @@ class StepRecord(StoredModel):
     """loss-bearing tokens, also where the loss is a mean over samples"""
     checksum: str = Field(pattern=r"^[0-9a-f]{16}$")
     """sum over samples of `planner.data.base.check_sum`, modulo 2^64, as 16 hex digits"""
+    placement: str = Field(default="", pattern=r"^([0-9a-f]{16})?$")
+    """sum over workers of `planner.plan.by_length.placement`, modulo 2^64, as 16 hex digits: which worker computed
+    which rows in which round. Empty where that follows from the plan alone"""
     loss: float
     grad_norm: float
     lr: float
@@ -173,6 +176,14 @@ class StepRecord(StoredModel):
     skipped: bool = False
     """the gradient was not finite and the job skips such steps, so the weights did not change"""
     seconds: float
+
+    @model_serializer(mode="wrap")
+    def _serialized(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without an empty `placement`, so that the ledgers of most jobs are as they were before there was one."""
+        values: dict[str, Any] = handler(self)
+        if not self.placement:
+            values.pop("placement", None)
+        return values
 
 
 class EvalRecord(StoredModel):

@@ -11,6 +11,7 @@ from planner.base import progress_counter
 from planner.data.base import SampleDataset
 from planner.order.order import Order
 from planner.plan import Plan
+from planner.plan.by_length import ByLength
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +65,9 @@ class MicroBatch(Protocol):
         ...
 
 
-MakeBatch = Callable[[SampleDataset, list[int], int], MicroBatch]
-"""(data set, rows, position of the first row) -> micro-batch. Without rows, a ghost"""
+MakeBatch = Callable[..., MicroBatch]
+"""(data set, rows, position of the first row) -> micro-batch. Without rows, a ghost. `is_packed=True`: without padding.
+With `Loader.has_partners` it gets `partners=`, too: one row for each row"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +81,7 @@ class Loader:
     make_batch: MakeBatch
     has_partners: bool = False
     """whether each sample needs the next sample of its global batch as a partner (the last one needs the first). Then
-    `make_batch` gets one more row, the one after its last. Partners do not depend on W, m or A"""
+    `make_batch` gets `partners=`, one row for each row. Partners do not depend on W, m or A"""
 
     def load(self, cursor: int) -> list[MicroBatch]:
         """The micro-batches of the optimizer step that begins at position `cursor`, one per round.
@@ -87,20 +89,34 @@ class Loader:
         Raises:
             DataError: a row can no longer be read.
         """
-        return [
-            self._micro_batch(lambda start, stop: self.order.rows(cursor + start, cursor + stop), slot, cursor)
-            for slot in self.plan.micro_batches(self.rank)
-        ]
+        return self._micro_batches(lambda start, stop: self.order.rows(cursor + start, cursor + stop), cursor)
 
     def load_held_out(self) -> list[MicroBatch]:
         """The micro-batches of this worker's held-out samples. The plan's global batch must be all held-out samples."""
-        return [self._micro_batch(self.order.held_out_rows, slot, 0) for slot in self.plan.micro_batches(self.rank)]
+        return self._micro_batches(self.order.held_out_rows, 0)
+
+    def _micro_batches(self, rows_at: Callable[[int, int], NDArray[np.int64]], cursor: int) -> list[MicroBatch]:
+        if not isinstance(self.plan, ByLength):
+            return [self._micro_batch(rows_at, slot, cursor) for slot in self.plan.micro_batches(self.rank)]
+        rows = rows_at(0, self.plan.global_batch)
+        lengths = self.dataset.lengths(rows)
+        found = self.plan.assignment(lengths.tokens.tolist(), lengths.squares.tolist())
+        return [self._packed(rows, slot, cursor) for slot in found.micro_batches(self.rank)]
+
+    def _packed(self, rows: NDArray[np.int64], slot: tuple[int, ...], cursor: int) -> MicroBatch:
+        """The samples at these offsets of the global batch, without padding."""
+        progress_counter.count_work()
+        chosen = rows[list(slot)].tolist()
+        more = {"partners": rows[[(i + 1) % len(rows) for i in slot]].tolist()} if self.has_partners else {}
+        return self.make_batch(self.dataset, chosen, cursor + (slot[0] if slot else len(rows)), is_packed=True, **more)
 
     def _micro_batch(self, rows_at: Callable[[int, int], NDArray[np.int64]], slot: range, cursor: int) -> MicroBatch:
         rows = [int(row) for row in rows_at(slot.start, slot.stop)]
-        if self.has_partners and rows:
+        more: dict[str, list[int]] = {}
+        if self.has_partners:
             following = slot.stop % self.plan.global_batch
-            rows += [int(row) for row in rows_at(following, following + 1)]
+            behind = rows_at(following, following + 1) if rows else ()
+            more["partners"] = [*rows[1:], *map(int, behind)]
         # Each micro-batch counts as progress, so that the controller takes no slow disk for a hang.
         progress_counter.count_work()
-        return self.make_batch(self.dataset, rows, cursor + slot.start)
+        return self.make_batch(self.dataset, rows, cursor + slot.start, **more)

@@ -32,6 +32,8 @@ class Tally:
     """the worker's parts of the metrics' global means, NaN as in `loss`. Equally many on every worker"""
     check_sum: int = 0
     """modulo 2^64"""
+    placement: int = 0
+    """`planner.plan.by_length.placement`, modulo 2^64. 0 in plans that need no lengths"""
     stop: int = 0
     """workers that want to stop before the next step"""
     failed: int = 0
@@ -92,12 +94,10 @@ def exchange(world: World, tally: Tally) -> Tally:
 
 
 def _encode(tally: Tally, world_size: int) -> list[int]:
-    high, low = divmod(tally.check_sum % 2**64, 2**32)
     return [
         tally.samples,
-        # Two halves, so that the sum over workers never overflows an int64.
-        high,
-        low,
+        *_halves(tally.check_sum),
+        *_halves(tally.placement),
         tally.stop,
         tally.failed,
         tally.report,
@@ -115,7 +115,8 @@ def _encode(tally: Tally, world_size: int) -> list[int]:
 
 
 def _decode(values: list[int], num_metrics: int) -> Tally:
-    samples, high, low, stop, failed, report, commit, written, sealed, silent, copy, publishing, must, *rest = values
+    samples, sum_high, sum_low, place_high, place_low, *flags = values
+    stop, failed, report, commit, written, sealed, silent, copy, publishing, must, *rest = flags
     reals, denominators = rest[: 2 + 2 * num_metrics], rest[2 + 2 * num_metrics :]
     loss, *metrics = map(_real, reals[::2], reals[1::2])
     return Tally(
@@ -123,7 +124,8 @@ def _decode(values: list[int], num_metrics: int) -> Tally:
         samples=samples,
         loss=loss,
         metrics=tuple(metrics),
-        check_sum=(high * 2**32 + low) % 2**64,
+        check_sum=(sum_high * 2**32 + sum_low) % 2**64,
+        placement=(place_high * 2**32 + place_low) % 2**64,
         stop=stop,
         failed=failed,
         report=report,
@@ -135,6 +137,11 @@ def _decode(values: list[int], num_metrics: int) -> Tally:
         publishing=publishing,
         must_commit=must,
     )
+
+
+def _halves(value: int) -> tuple[int, int]:
+    """64 bits as two numbers, whose sums over workers never overflow an int64."""
+    return divmod(value % 2**64, 2**32)
 
 
 def _fixed(value: float, world_size: int) -> tuple[int, int]:

@@ -4,6 +4,7 @@ This file is for jobs with a model and an objective of planner. `lifecycle.py` h
 `custom_loop.py` runs the user's own training loops.
 """
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import cast
@@ -11,6 +12,7 @@ from typing import cast
 import torch
 from torch.distributed.tensor import DTensor
 
+from planner.errors import UserError
 from planner.job import HfModel, Job, OwnModel, data_spec_of
 from planner.job.data_registry import DATA_KINDS
 from planner.train.batches import MakeBatch
@@ -68,10 +70,16 @@ def make_batch_of(job: Job) -> MakeBatch:
 
     Raises:
         DataKindUnavailable: the package that has the kind of data fails.
+        UserError: it cannot make the micro-batches that the job wants.
     """
     spec = data_spec_of(job.data)
     assert spec.make_batch is not None  # a user's own loop makes batches itself
     make_batch: MakeBatch = DATA_KINDS.named(spec.kind, spec.make_batch)
+    if job.batch.max_tokens is not None and "is_packed" not in inspect.signature(make_batch).parameters:
+        raise UserError(
+            f"batch.max_tokens: {spec.make_batch} of data.kind {spec.kind} takes no is_packed, so it cannot make "
+            "micro-batches without padding. Remove batch.max_tokens"
+        )
     return make_batch
 
 
@@ -124,7 +132,8 @@ def make_state(generation: Generation) -> TrainState:
     config = generation.setup.folders.model or job.model
     model = make_model(config, job.train, world, first_weights=is_fresh, earlier=earlier)
     # A run that resumes has no weights before its commit is loaded. It was checked when it began.
-    if is_fresh and isinstance(job.model, HfModel) and (setting := job.data.packing_setting):
+    setting = job.data.packing_setting or ("batch.max_tokens" if job.batch.max_tokens is not None else "")
+    if is_fresh and isinstance(job.model, HfModel) and setting:
         world.agree(partial(require_packed, cast("HfCausal", model), setting))
     # A forward pass without backward leaves some parameters unsharded, and an optimizer over those would train nothing.
     assert all(isinstance(parameter, DTensor) for parameter in model.parameters())

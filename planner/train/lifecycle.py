@@ -282,7 +282,7 @@ def make_sums(generation: Generation, model: nn.Module) -> GradientSums:
     num_parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     where = accumulator_placement(plan, num_parameters, _free_bytes(world), rule.element_bytes)
     if rule.is_fixed_point:
-        return FixedPointSums(model, world, plan.num_micro_batches, where)
+        return FixedPointSums(model, world, plan.most_micro_batches, where)
     return FloatSums(model, where)
 
 

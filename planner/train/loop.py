@@ -36,6 +36,7 @@ from planner.events.training import ObjectiveRemark
 from planner.job import Job
 from planner.job.step_schedule import StepSchedule
 from planner.plan import Plan
+from planner.plan.by_length import ByLength, placement
 from planner.train import control
 from planner.train.batches import Loader, MicroBatch
 from planner.train.collective_timeout import CollectiveTimeout
@@ -96,6 +97,7 @@ class Loop:
             hooks=hooks,
             total_steps=lengths.total_steps,
             num_again=start.num_again,
+            is_by_length=isinstance(plan, ByLength),
         )
         self._passes: Callable[[], int] = _PassCounter(state.model)
         self._step = self._repeated_steps = 0
@@ -160,7 +162,7 @@ class Loop:
         # All messages of a generation have the same length: an all-reduce needs that on all workers.
         nothing = (0.0,) * (1 + len(self._objective.metrics))
         # The first message has no evidence. It brings the counts that the first step's losses are divided by.
-        pending = control.start(self._world, self._tally(step, 0, nothing, 0, batches, failure))
+        pending = control.start(self._world, self._tally(step, [], nothing, 0, batches, failure))
         while True:
             totals = pending.wait()
             last, ended_s = step >= self._total_steps or totals.stop > 0 or totals.failed > 0, time.monotonic()
@@ -194,12 +196,12 @@ class Loop:
             parts, check_sum, work = yield from self._gradients(step - 1, batches, totals)
             # Only now: a user's loop that breaks off within a step has not done it.
             self._step = step
-            samples = sum(len(batch.rows) for batch in batches)
+            done = batches
             # The message carries the next step's counts, so it waits for the rows, also on a slow disk.
             batches, failure = _ready(upcoming) if upcoming else ([], None)
             self._meter.watch.lap("data")
             # Before the update: the optimizer computes while gloo sums.
-            pending = control.start(self._world, self._tally(step, samples, parts, check_sum, batches, failure))
+            pending = control.start(self._world, self._tally(step, done, parts, check_sum, batches, failure))
             self._meter.watch.skip()
             with self._saves.landing():
                 update = self._updater.update(step - 1, work)
@@ -246,7 +248,7 @@ class Loop:
     def _tally(
         self,
         step: int,
-        samples: int,
+        done: list[MicroBatch],
         parts: tuple[float, ...],
         check_sum: int,
         upcoming: list[MicroBatch],
@@ -254,15 +256,22 @@ class Loop:
     ) -> Tally:
         return Tally(
             denominators=denominators(self._objective, upcoming),
-            samples=samples,
+            samples=sum(len(batch.rows) for batch in done),
             loss=parts[0],
             metrics=parts[1:],
             check_sum=check_sum,
+            placement=self._placement(done),
             stop=int(self._hooks.should_stop(step)),
             failed=int(failure is not None or self._failure is not None),
             report=int(self._records.is_report_due),
             **self._saves.said(step),
         )
+
+    def _placement(self, done: list[MicroBatch]) -> int:
+        """What this worker computed in which round. 0 if that follows from the plan alone."""
+        if not isinstance(self._plan, ByLength):
+            return 0
+        return placement(self._world.rank, [batch.rows for batch in done])
 
     def _record(self, evidence: Evidence, totals: Tally, step: int, cursor: int, *, is_last: bool) -> None:
         """Record the completed step, once all workers' parts are summed."""

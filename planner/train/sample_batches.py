@@ -1,6 +1,11 @@
 """Micro-batches of prompts and completions as tensors: texts, pairs or feedback.
 
-Shapes: m samples, n sequences, T tokens (the longest of the micro-batch, so T depends on nothing outside it).
+Sequences have one of two forms. What a text is computed to does not depend on it, but for rounding:
+
+    padded  `(n, T)`, a row for each text, T tokens of the longest
+    packed  `(1, T)`, all texts behind each other in one row, T tokens in all. No padding
+
+Shapes: m samples, n texts, r rows (n or 1), T tokens of a row. T depends on nothing outside the micro-batch.
 """
 
 from collections.abc import Sequence
@@ -9,6 +14,7 @@ from typing import Self, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from planner.data.base import SampleDataset
@@ -18,31 +24,39 @@ from planner.train.batches import TokenCounts
 
 @dataclass(frozen=True, kw_only=True)
 class Sequences:
-    """Token sequences, padded on the right. A causal model never attends to the padding, which has no loss."""
+    """Texts, padded on the right or packed. A causal model never attends to the padding, which has no loss."""
 
     inputs: Tensor
-    """`(n, T)` int64, on the CPU"""
+    """`(r, T)` int64, on the CPU"""
     labels: Tensor
-    """`(n, T)` int64, `NO_LOSS` at tokens without loss"""
+    """`(r, T)` int64, `NO_LOSS` at tokens without loss"""
     documents: Tensor | None
-    """`(n, T)` int64, each token's document in a packed row. Attention stays within a document. None if not packed"""
+    """`(r, T)` int64, each token's document. Attention stays within a document. None if each row is one text"""
     lengths: tuple[int, ...]
     """the n lengths without padding"""
     squares: int
     """the sum over all documents of the square of their length"""
+    is_packed: bool = False
+    """whether several texts are in one row. One text alone is the same in both forms"""
+    shifts: tuple[int, ...] | None = None
+    """of packed texts that are packed rows themselves: n numbers, each added to the document numbers of its text"""
 
     @classmethod
-    def of(cls, texts: Sequence[Text]) -> "Sequences":
-        """Stack texts, padded to the longest. Without texts, one token without loss, for a ghost."""
+    def of(cls, texts: Sequence[Text], *, is_packed: bool = False) -> "Sequences":
+        """The sequences of texts: padded to the longest, or packed. Without texts, one token without loss for a ghost.
+
+        Either all texts have documents of their own, or none has.
+        """
+        if len(texts) > 1 and is_packed:
+            return _packed(texts)
         texts = texts or [_NOTHING]
-        lengths = tuple(len(text.inputs) for text in texts)
         # Padding is a separate document, numbered after the row's last one.
         documents = [text.documents for text in texts if text.documents is not None]
         return cls(
             inputs=_padded([text.inputs for text in texts], [0] * len(texts)),
             labels=_padded([text.labels for text in texts], [NO_LOSS] * len(texts)),
             documents=_padded(documents, [int(numbers[-1]) + 1 for numbers in documents]) if documents else None,
-            lengths=lengths,
+            lengths=tuple(len(text.inputs) for text in texts),
             squares=sum(_squares(text) for text in texts),
         )
 
@@ -52,20 +66,38 @@ class Sequences:
         return replace(self, inputs=self.inputs.pin_memory(), labels=self.labels.pin_memory(), documents=documents)
 
     def loss_tokens(self) -> Tensor:
-        """The number of tokens with loss in each sequence, `(n,)` int64."""
-        return (self.labels != NO_LOSS).sum(dim=1)
+        """The number of tokens with loss in each text, `(n,)` int64."""
+        has_loss = self.labels != NO_LOSS
+        if not self.is_packed:
+            return has_loss.sum(dim=1)
+        return torch.stack([of_text.sum() for of_text in torch.split(has_loss[0], list(self.lengths))])
 
     def parts(self) -> list[tuple[bytes, ...]]:
         """`Text.parts` of each of the n texts, computed from the tensors."""
-        tensors = (self.inputs, self.labels) if self.documents is None else (self.inputs, self.labels, self.documents)
+        columns = [self._by_text(self.inputs), self._by_text(self.labels)]
+        if (own := self._own_documents()) is not None:
+            columns.append(own)
         # Little-endian on every machine: checksums in the ledger must not depend on the machine.
-        arrays = [tensor.numpy().astype("<i4") for tensor in tensors]
-        return [tuple(array[i, :length].tobytes() for array in arrays) for i, length in enumerate(self.lengths)]
+        return [tuple(array.astype("<i4").tobytes() for array in of_text) for of_text in zip(*columns, strict=True)]
+
+    def _by_text(self, tensor: Tensor) -> list[NDArray[np.int64]]:
+        """`(r, T)` -> the numbers of each text, `(length,)` each, without padding."""
+        array = tensor.numpy()
+        if not self.is_packed:
+            return [row[:length] for row, length in zip(array, self.lengths, strict=True)]
+        return np.split(array[0], np.cumsum(self.lengths)[:-1])
+
+    def _own_documents(self) -> list[NDArray[np.int64]] | None:
+        """The document numbers that the texts came with. None if they had none."""
+        if self.documents is None or (self.is_packed and self.shifts is None):
+            return None
+        shifts = self.shifts or (0,) * len(self.lengths)
+        return [numbers - shift for numbers, shift in zip(self._by_text(self.documents), shifts, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleBatch:
-    """Samples of text. A ghost has no rows, and one sequence without loss."""
+    """Samples of text. A ghost has no rows, and one text without loss (a pair of them in pairs)."""
 
     rows: tuple[int, ...]
     position: int
@@ -145,21 +177,21 @@ class FeedbackBatch(SampleBatch):
         return (*texts[i], bytes([bool(self.is_desirable[i])]))
 
 
-def text_batch(dataset: SampleDataset, rows: list[int], position: int) -> SampleBatch:
+def text_batch(dataset: SampleDataset, rows: list[int], position: int, *, is_packed: bool = False) -> SampleBatch:
     """A micro-batch of texts.
 
     Raises:
         DataError: a row can no longer be read.
     """
-    return batch_of(rows, cast("list[Text]", dataset.samples(rows)), position)
+    return batch_of(rows, cast("list[Text]", dataset.samples(rows)), position, is_packed=is_packed)
 
 
-def batch_of(rows: Sequence[int], texts: Sequence[Text], position: int = 0) -> SampleBatch:
+def batch_of(rows: Sequence[int], texts: Sequence[Text], position: int = 0, *, is_packed: bool = False) -> SampleBatch:
     """A micro-batch of texts, one for each row. Without rows, a ghost."""
-    return SampleBatch(rows=tuple(rows), position=position, sequences=Sequences.of(texts))
+    return SampleBatch(rows=tuple(rows), position=position, sequences=Sequences.of(texts, is_packed=is_packed))
 
 
-def pair_batch(dataset: SampleDataset, rows: list[int], position: int) -> PairBatch:
+def pair_batch(dataset: SampleDataset, rows: list[int], position: int, *, is_packed: bool = False) -> PairBatch:
     """A micro-batch of pairs.
 
     Raises:
@@ -167,27 +199,39 @@ def pair_batch(dataset: SampleDataset, rows: list[int], position: int) -> PairBa
     """
     pairs = cast("list[Pair]", dataset.samples(rows)) or [Pair(chosen=_NOTHING, rejected=_NOTHING)]
     texts = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
-    return PairBatch(rows=tuple(rows), position=position, sequences=Sequences.of(texts))
+    # A ghost is not packed: it would have two tokens in a row, and compiled blocks leave out rows of one alone.
+    sequences = Sequences.of(texts, is_packed=is_packed and bool(rows))
+    return PairBatch(rows=tuple(rows), position=position, sequences=sequences)
 
 
-def feedback_batch(dataset: SampleDataset, rows: list[int], position: int) -> FeedbackBatch:
-    """A micro-batch of all rows but the last, which is only the partner of the one before (`Loader.has_partners`).
+def feedback_batch(
+    dataset: SampleDataset, rows: list[int], position: int, *, partners: list[int], is_packed: bool = False
+) -> FeedbackBatch:
+    """A micro-batch of completions.
+
+    Args:
+        dataset: has the samples.
+        rows: of the samples.
+        position: of the first sample.
+        partners: a row for each of `rows`, whose completion the sample's prompt gets (`Loader.has_partners`).
+        is_packed: whether the texts are packed.
 
     Raises:
         DataError: a row can no longer be read.
     """
-    samples = cast("list[Feedback]", dataset.samples(rows))
-    own, partners = samples[:-1], samples[1:]
+    distinct = list(dict.fromkeys([*rows, *partners]))
+    samples = dict(zip(distinct, cast("list[Feedback]", dataset.samples(distinct)), strict=True))
+    own = [samples[row] for row in rows]
     crossed = [
-        text_of(sample.prompt, partner.completion, sample.context)
+        text_of(sample.prompt, samples[partner].completion, sample.context)
         for sample, partner in zip(own, partners, strict=True)
     ]
     return FeedbackBatch(
-        rows=tuple(rows[:-1]),
+        rows=tuple(rows),
         position=position,
-        sequences=Sequences.of([sample.text for sample in own]),
+        sequences=Sequences.of([sample.text for sample in own], is_packed=is_packed),
         is_desirable=torch.tensor([sample.is_desirable for sample in own], dtype=torch.bool),
-        mismatched=Sequences.of(crossed),
+        mismatched=Sequences.of(crossed, is_packed=is_packed),
     )
 
 
@@ -200,7 +244,35 @@ def _squares(text: Text) -> int:
     return int((np.diff(begins) ** 2).sum())
 
 
+def _packed(texts: Sequence[Text]) -> Sequences:
+    """Lay texts behind each other in one row.
+
+    A text's own documents stay apart: numbers go on counting from one text to the next.
+    """
+    has_documents = texts[0].documents is not None
+    documents, shifts, next_number = [], [], 0
+    for text in texts:
+        own = text.documents if text.documents is not None else np.zeros(len(text.inputs), np.int32)
+        shifts.append(next_number - int(own[0]))
+        documents.append(own.astype(np.int64) + shifts[-1])
+        next_number = int(documents[-1][-1]) + 1
+    return Sequences(
+        inputs=_row([text.inputs for text in texts]),
+        labels=_row([text.labels for text in texts]),
+        documents=_row(documents),
+        lengths=tuple(len(text.inputs) for text in texts),
+        squares=sum(_squares(text) for text in texts),
+        is_packed=True,
+        shifts=tuple(shifts) if has_documents else None,
+    )
+
+
 _NOTHING = Text(inputs=np.zeros(1, np.int32), labels=np.full(1, NO_LOSS, np.int32))
+
+
+def _row(arrays: Sequence[NDArray[np.integer]]) -> Tensor:
+    """Arrays behind each other, `(1, T)` int64."""
+    return torch.from_numpy(np.concatenate(arrays).astype(np.int64)[None])
 
 
 def _padded(arrays: Sequence[Ids], fills: Sequence[int]) -> Tensor:

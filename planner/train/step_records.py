@@ -54,10 +54,12 @@ class StepRecords:
         hooks: Hooks,
         total_steps: int,
         num_again: int,
+        is_by_length: bool,
     ) -> None:
         self._world, self._journal, self._objective = world, journal, objective
         self._meter, self._hooks = meter, hooks
         self._total_steps, self._num_again = total_steps, num_again
+        self._is_by_length = is_by_length
         # So that the first step is reported at once.
         self._reported_s = float("-inf")
 
@@ -83,6 +85,7 @@ class StepRecords:
             samples=totals.samples,
             tokens=evidence.denominators[0],
             checksum=f"{totals.check_sum:016x}",
+            placement=f"{totals.placement:016x}" if self._is_by_length else "",
             loss=0.0 if evidence.update.skipped else totals.loss,
             grad_norm=evidence.update.grad_norm,
             lr=evidence.update.lr,

@@ -48,6 +48,12 @@ def make_batch_of(kind):
     return {"chat": text_batch, "pairs": pair_batch, "feedback": feedback_batch}[kind]
 
 
+def batch_of_rows(kind, rows, position, **more):
+    """A micro-batch of rows. Partners, if the kind has any, are the next rows, and the last row's is the first."""
+    partners = {"partners": [*rows[1:], *rows[:1]]} if kind == "feedback" else {}
+    return make_batch_of(kind)(SampleSet(kind=kind), rows, position, **partners, **more)
+
+
 def loaders(kind, global_batch, world_size, max_micro, equality="balanced", **more):
     """One for each worker."""
     data = SampleSet(kind=kind)
@@ -252,7 +258,7 @@ def test_a_baseline_below_zero_is_zero():
 def test_a_ghost_adds_nothing(name):
     """Zero losses, zero metrics and zero gradients, and no denominators."""
     kind, config, _ = OBJECTIVES[name]
-    ghost = make_batch_of(kind)(SampleSet(kind=kind), [], 5)
+    ghost = batch_of_rows(kind, [], 5)
     model = model_of(POLICY)
     objective = make_objective(config, FrozenReference(model_of(OTHER)))
     assert denominators(objective, [ghost]) == (0,) * objective.num_denominators
@@ -322,10 +328,10 @@ def test_a_checksum_is_of_what_stands_in_the_tensors(kind, global_batch, world_s
 @pytest.mark.parametrize("kind", ["chat", "pairs", "feedback"])
 def test_one_wrong_element_changes_the_checksum(kind):
     """An input, a label, a kind of feedback; not the padding, which no sample has."""
-    batch = make_batch_of(kind)(SampleSet(kind=kind), [3, 4, 5], 0)
+    batch = batch_of_rows(kind, [3, 4, 5], 0)
     whole = batch.check_sum()
     for tensor in (batch.sequences.inputs, batch.sequences.labels):
-        for i, n in enumerate(batch.sequences.lengths if kind != "feedback" else batch.sequences.lengths[:2]):
+        for i, n in enumerate(batch.sequences.lengths):
             tensor[i, n - 1] += 1
             assert batch.check_sum() != whole
             tensor[i, n - 1] -= 1

@@ -72,3 +72,8 @@ def compile_block(block: nn.Module) -> None:
         return (compiled if is_worth_it else plain)(*inputs, **settings)
 
     block.forward = forward
+
+
+def is_compiled(block: nn.Module) -> bool:
+    """Whether `compile_block` compiled a block."""
+    return "forward" in vars(block)

@@ -4,7 +4,8 @@
 
 A mask makes attention compute all T x T products of a row and drop most of them (`bench/packed.py`). The masks that a
 model makes decide: a piece of a row that attends to nothing before it is computed alone, with its own part of the mask
-(such as a sliding window) or, if it sees all of its own past, with none.
+(such as a sliding window) or, if it sees all of its own past, with none. planner's own model makes no mask on CPUs,
+which would take 3 % of a small model's step at T = 8,000: there its documents are the pieces (`pieces_in`).
 
 Shapes: m rows, T tokens, H heads, D width of a head.
 """
@@ -20,6 +21,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 Piece = tuple[slice, bool]
 """a piece of a row, and whether each of its tokens attends to all of the piece up to itself"""
+Pieces = list[list[Piece]]
+"""the pieces of each row, in order"""
 
 _PART = 2**22
 """elements of a mask that are read at once"""
@@ -41,6 +44,12 @@ def mask_of(documents: Tensor) -> Tensor:
     return same.tril()[:, None]
 
 
+def pieces_in(documents: Tensor) -> Pieces:
+    """Document numbers `(m, T)`, on the CPU -> the pieces of each row: those of `mask_of`, without a mask."""
+    ends = [[*row.nonzero().flatten().tolist(), documents.shape[1]] for row in begins_in(documents)]
+    return [[(slice(start, stop), True) for start, stop in itertools.pairwise(row)] for row in ends]
+
+
 def begins_in(documents: Tensor) -> Tensor:
     """Whether a document begins at a token, `(m, T)`. A number that comes again later is a new document."""
     begins = torch.ones_like(documents, dtype=torch.bool)
@@ -51,7 +60,7 @@ def begins_in(documents: Tensor) -> Tensor:
 def attend(
     function: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor],
     heads: tuple[Tensor, Tensor, Tensor],
-    mask: Tensor | None,
+    limits: Tensor | Pieces | None,
     *,
     tokens_dim: int,
 ) -> Tensor:
@@ -60,20 +69,37 @@ def attend(
     Args:
         function: of query, key, value and mask (causal without one), to a tensor whose dimension 0 has the rows.
         heads: query, key and value, `(m, H, T, D)`. Key and value may have fewer heads.
-        mask: `(m, 1, T, T)` bool, true where a token may attend. The function gets any other mask as it is.
+        limits: a mask `(m, 1, T, T)` bool, true where a token may attend, or pieces that are all causal. The function
+            gets any other mask as it is.
         tokens_dim: the dimension of the result that has the tokens.
     """
+    if isinstance(limits, list):
+        return _in_pieces(function, heads, limits, None, tokens_dim)
     # Compiled code cannot loop over pieces, because their number depends on values.
-    if mask is None or torch.compiler.is_compiling() or not _has_pieces(mask, heads[0]):
-        return function(*heads, mask)
+    if limits is None or torch.compiler.is_compiling() or not _has_pieces(limits, heads[0]):
+        return function(*heads, limits)
+    return _in_pieces(function, heads, pieces_of(limits), limits, tokens_dim)
+
+
+def _in_pieces(
+    function: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor],
+    heads: tuple[Tensor, Tensor, Tensor],
+    pieces: Pieces,
+    mask: Tensor | None,
+    tokens_dim: int,
+) -> Tensor:
+    # Tensors are split and not indexed: the gradient of each index would be as large as the whole tensor.
+    by_row = zip(*(torch.split(each, 1) for each in heads), strict=True)
     rows = []
-    for row, pieces in enumerate(pieces_of(mask)):
+    for row, (of_row, whole) in enumerate(zip(pieces, by_row, strict=True)):
+        sizes = [piece.stop - piece.start for piece, _ in of_row]
+        parts = zip(*(torch.split(each, sizes, dim=2) for each in whole), strict=True)
         found = []
-        for piece, is_causal in pieces:
-            query, key, value = (each[row : row + 1, :, piece] for each in heads)
-            found.append(function(query, key, value, None if is_causal else mask[row : row + 1, :, piece, piece]))
+        for (piece, is_causal), (query, key, value) in zip(of_row, parts, strict=True):
+            own = None if is_causal or mask is None else mask[row : row + 1, :, piece, piece]
+            found.append(function(query, key, value, own))
         rows.append(torch.cat(found, dim=tokens_dim))
-    return torch.cat(rows)
+    return rows[0] if len(rows) == 1 else torch.cat(rows)
 
 
 def _has_pieces(mask: Tensor, query: Tensor) -> bool:
@@ -81,11 +107,11 @@ def _has_pieces(mask: Tensor, query: Tensor) -> bool:
     return mask.device.type == "cpu" and mask.dtype == torch.bool and mask.shape == (rows, 1, tokens, tokens)
 
 
-def pieces_of(mask: Tensor) -> list[list[Piece]]:
-    """The pieces of each row of a mask `(m, 1, T, T)`, in order."""
+def pieces_of(mask: Tensor) -> Pieces:
+    """The pieces of each row of a mask `(m, 1, T, T)`."""
     if mask not in _PIECES:
         _PIECES[mask] = [_pieces(row[0]) for row in mask]
-    found: list[list[Piece]] = _PIECES[mask]
+    found: Pieces = _PIECES[mask]
     return found
 
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from planner.train.models.blocks import Checkpointing, checkpoint_settings
-from planner.train.models.document_attention import attend, mask_of, positions_in
+from planner.train.models.blocks import Checkpointing, checkpoint_settings, is_compiled
+from planner.train.models.document_attention import Pieces, attend, mask_of, pieces_in, positions_in
 from planner.train.models.head import Targets, log_probs_of
 
 if TYPE_CHECKING:  # at run time this file needs only torch: `bench/gpu.py` runs it without pydantic
@@ -35,27 +35,27 @@ class Block(nn.Module):
         self.feed_forward_in = nn.Linear(config.width, 4 * config.width)
         self.feed_forward_out = nn.Linear(4 * config.width, config.width)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """`(B, T, D)` -> `(B, T, D)`. `mask`, `(B, 1, T, T)`, limits attention. Without it, attention is causal.
+    def forward(self, x: Tensor, limits: Tensor | Pieces | None = None) -> Tensor:
+        """`(B, T, D)` -> `(B, T, D)`. Attention is causal, within the `limits` of `attend` if there are any.
 
         Activations are recomputed inside the block, so that FSDP gathers its weights once more.
         """
         if self.activation_checkpointing and torch.is_grad_enabled():
             recomputed: Tensor = checkpoint(
-                self._forward, x, mask, **checkpoint_settings(self.activation_checkpointing)
+                self._forward, x, limits, **checkpoint_settings(self.activation_checkpointing)
             )
             return recomputed
-        return self._forward(x, mask)
+        return self._forward(x, limits)
 
-    def _forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        x = x + self._attend(self.attention_norm(x), mask)
+    def _forward(self, x: Tensor, limits: Tensor | Pieces | None) -> Tensor:
+        x = x + self._attend(self.attention_norm(x), limits)
         hidden = functional.gelu(self.feed_forward_in(self.feed_forward_norm(x)))
         return x + self._drop(self.feed_forward_out(hidden))
 
     def _drop(self, x: Tensor) -> Tensor:
         return functional.dropout(x, self.dropout, self.training)
 
-    def _attend(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def _attend(self, x: Tensor, limits: Tensor | Pieces | None) -> Tensor:
         b, t, d = x.shape
         heads = self.query_key_value(x).view(b, t, 3, self.heads, d // self.heads)
         query, key, value = heads.permute(2, 0, 3, 1, 4)  # each (B, H, T, D / H)
@@ -66,7 +66,7 @@ class Block(nn.Module):
                 query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=mask is None
             )
 
-        mixed = attend(mix, (query, key, value), mask, tokens_dim=2)
+        mixed = attend(mix, (query, key, value), limits, tokens_dim=2)
         return self._drop(self.attention_out(mixed.transpose(1, 2).reshape(b, t, d)))
 
 
@@ -93,18 +93,23 @@ class Gpt(nn.Module):
         With `targets`, their log-probabilities (`log_probs_of`) instead of logits.
         """
         if documents is None:
-            positions, mask = torch.arange(tokens.shape[1], device=tokens.device), None
+            positions, limits = torch.arange(tokens.shape[1], device=tokens.device), None
         else:
-            positions, mask = positions_in(documents), mask_of(documents)
+            positions, limits = positions_in(documents), self._limits(documents)
         x = self.token_embedding(tokens) + self.position_embedding(positions)
         x = functional.dropout(x, self.dropout, self.training)
         for block in self.blocks:
-            x = block(x, mask)
+            x = block(x, limits)
         x = self.norm(x)
         if targets is not None:
             return log_probs_of(x, self.head.weight, None, targets)
         logits: Tensor = self.head(x)
         return logits
+
+    def _limits(self, documents: Tensor) -> Tensor | Pieces:
+        """What keeps documents apart in blocks. Pieces need values, which compiled code and a GPU do not have."""
+        has_values = documents.device.type == "cpu" and not is_compiled(self.blocks[0])
+        return pieces_in(documents) if has_values else mask_of(documents)
 
 
 def _initialise(module: nn.Module) -> None:
