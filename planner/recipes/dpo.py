@@ -17,6 +17,7 @@ from planner.recipes.drafting import (
     job_name,
     make_own,
     names_of,
+    note_padding,
     order_sections,
     set_batch,
     set_optimizer,
@@ -33,6 +34,7 @@ from planner.recipes.upstream_defaults import DPO_DEFAULTS, DPO_MODELS, DPO_REAS
 LOSSES = ("sft", "dpo", "ipo")
 _TRAINERS = ("BasicTrainer", "FSDPTrainer", "TensorParallelTrainer")
 _OF = "the DPO repository"
+_PADS = f"{_OF} pads each batch to its longest row, planner each micro-batch"
 _WHOSE = "the DPO repository's own config.yaml"
 
 
@@ -74,6 +76,8 @@ def read(
             f"eval_batch_size={gpus} or more"
         )
     draft = _draft(keys, choices, options, facts, method, gpus, micro or (None if gpus is None else 1))
+    padding = "" if fork.loss else _PADS
+    note_padding(draft, padding)
     reasons = {key: why for key, why in DPO_REASONS.items() if key not in fork.loss}
     finish(draft, keys, reasons, "the DPO repository does not read this key")
     if fork.loss:
@@ -90,6 +94,7 @@ def read(
         eval_batch=facts.eval_batch,
         draft=draft,
         foreign=facts,
+        padding=padding,
     )
 
 

@@ -9,7 +9,7 @@ from planner.files.messages import cut
 from planner.job import Train
 from planner.plan.factory import MAX_GLOBAL_BATCH, MAX_MICRO
 from planner.recipes.entries import KeyReader
-from planner.recipes.recipe import Draft
+from planner.recipes.recipe import Draft, Note
 from planner.recipes.scalars import Unresolved, number, written
 
 # Methods whose loss a planner objective computes as the recipe's system does. Any other needs the user's own loop.
@@ -78,6 +78,16 @@ def set_batch(draft: Draft, keys: KeyReader, options: RecipeOptions, batch: int,
     else:
         draft.derive("batch.max_micro", most, f"batch.max_micro {most}: the recipe's micro-batch of one GPU")
     draft.remarks["batch.global"] = "at every GPU count"
+
+
+def note_padding(draft: Draft, padding: str) -> None:
+    """Notes what padding costs. `padding`: how the recipe's system pads, as a sentence, empty if nothing avoids it."""
+    if padding:
+        text = (
+            f"batch.max_tokens not set: {padding}. `planner plan JOB --lengths` shows what that costs, and "
+            "batch.max_tokens avoids it with the same samples in each step"
+        )
+        draft.derived.append(Note(key="batch.max_tokens", text=text))
 
 
 def set_workers(draft: Draft, batch: int, gpus: int | None) -> None:

@@ -204,6 +204,8 @@ class Recipe:
     """variables of trackers that the recipe's command sets"""
     repeats: tuple[str, ...] = ()
     """a text for each key that a file of the recipe has twice. Its system takes the last one"""
+    padding: str = ""
+    """how its system pads, as a sentence, if `batch.max_tokens` of a job avoids that. Else empty"""
     open_arguments: tuple[str, ...] = ()
     """arguments of the recipe's own command in shell variables that are not set"""
 
@@ -217,7 +219,11 @@ class Recipe:
                 "they set the batch, it is another one. --env NAME=VALUE sets a variable."
             )
             made.append(Trap(name="not read", text=text))
-        return [*made, *self.foreign.traps(options)]
+        made += self.foreign.traps(options)
+        if self.padding:
+            text = f"{self.padding[0].upper()}{self.padding[1:]}. batch.max_tokens of a job avoids that."
+            made.append(Trap(name="padding", text=text))
+        return made
 
     @property
     def precision(self) -> str:

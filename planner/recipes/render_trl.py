@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from planner.job import AdamW, HfModel
+from planner.job import AdamW, ChatData, HfModel
 from planner.recipes.accelerate import launch_notes, local_file, read_launch
 from planner.recipes.launcher import ONE_PROCESS, SHIPPED_BY_TRL
 from planner.recipes.recipe import Recipe, Rewrite, ToDo
@@ -17,6 +17,7 @@ from planner.recipes.rendering import (
     clip_of,
     leave_loss,
     leave_model,
+    leave_padding,
     leave_rows,
     length_in_steps,
     remark_selective,
@@ -53,6 +54,7 @@ def to_trl(rendering: Rendering) -> None:
         _adapters(rendering, job.model)
     leave_model(rendering)
     leave_rows(rendering, all_of_it=True, packs=True)
+    leave_padding(rendering, _padding(rendering))
     _prompts(rendering)
     _optimizer(rendering)
     names = "train.epochs train.steps train.examples"
@@ -117,6 +119,21 @@ def _prompts(rendering: Rendering) -> None:
         )
     rendering.leave("data.max_prompt", "write --max_prompt_length if your version of TRL has it")
     rendering.leave("data.cut_prompt", "TRL keeps the end of a prompt unless its truncation_mode says otherwise")
+
+
+def _padding(rendering: Rendering) -> str:
+    """Why the command leaves padding on. TRL 1.16 refuses padding_free beside max_length, which cuts long rows."""
+    job = rendering.job
+    if isinstance(job.data, ChatData):
+        if job.data.packing:
+            return "packed rows have no padding in TRL either"
+        return (
+            "TRL 1.16 refuses padding_free beside max_length. If no row is longer than model.context, write "
+            "--padding_free true --max_length None instead"
+        )
+    if job.data.kind == "pairs" and job.objective.kind != "simpo":
+        return "TRL 1.16 pads pairs, also with padding_free"
+    return "TRL has no padding_free for this method"
 
 
 def _optimizer(rendering: Rendering) -> None:

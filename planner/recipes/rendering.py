@@ -202,6 +202,11 @@ def leave_rows(rendering: Rendering, *, all_of_it: bool, packs: bool) -> None:
         rendering.leave("data.loss_on", "in that system only completions bear loss, so the loss differs")
 
 
+def leave_padding(rendering: Rendering, why: str = "it only saves padding") -> None:
+    """List the caps in tokens, without which another system computes the same batch."""
+    rendering.leave("batch.max_tokens batch.attention_at", f"{why}. The batch stays exact")
+
+
 def guessed_precision(recipe: Recipe) -> tuple[str, ...]:
     """A note on a new file whose precision is a guess, because the recipe does not set it. Empty if it does."""
     return () if recipe.precision else ("mixed precision in the file is bf16: change it if yours differs",)

@@ -8,7 +8,7 @@ from planner.errors import NoExactSplit
 from planner.job import Job
 from planner.recipes.job_text import job_of
 from planner.recipes.recipe import Recipe, Rewrite
-from planner.recipes.rendering import Rendering
+from planner.recipes.rendering import Rendering, leave_padding
 from planner.recipes.scalars import has_shell
 from planner.recipes.split import accumulation_for, nearest_counts, nearest_multiple, percent
 from planner.recipes.system import BatchSplit, System
@@ -80,6 +80,7 @@ def _rendering_of(recipe: Recipe, job: Job, system: System) -> Rendering:
     rendering.write("batch.global")
     if system.render_command is None:
         rendering.write("" if job.is_own else "train.precision")
+        leave_padding(rendering)
         rendering.close("YOUR_SCRIPT must set it, because this file cannot")
         return rendering
     if job.is_own:
@@ -90,6 +91,7 @@ def _rendering_of(recipe: Recipe, job: Job, system: System) -> Rendering:
         system.render_command(rendering)
         # First weights or a chat template that the job does not name yet.
         rendering.unsaid += [each for each in recipe.draft.to_do if each.is_of_model]
+    leave_padding(rendering)
     rendering.close(f"{system.title} has no option for it")
     return rendering
 

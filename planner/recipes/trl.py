@@ -13,6 +13,7 @@ from planner.recipes.drafting import (
     RecipeOptions,
     finish,
     make_own,
+    note_padding,
 )
 from planner.recipes.entries import COMMAND_LINE, KeyReader
 from planner.recipes.recipe import Draft, Note, Recipe
@@ -20,9 +21,10 @@ from planner.recipes.scalars import Unresolved, has_shell, number
 from planner.recipes.trl_batching import TrlFacts
 from planner.recipes.trl_facts import facts_of
 from planner.recipes.trl_job import fill
-from planner.recipes.trl_keys import FALSE_TEXTS, METHODS, TRUE_TEXTS, TRUTHS
+from planner.recipes.trl_keys import FALSE_TEXTS, METHODS, NO_SETTING, TRUE_TEXTS, TRUTHS
 from planner.recipes.trl_loss import changing
 from planner.recipes.trl_method import is_pretraining, method_of
+from planner.recipes.trl_padding import padding_of, padding_reasons
 from planner.recipes.trl_sizes import expand, sizes_of
 from planner.recipes.trl_trackers import EVERY_STEP
 from planner.recipes.trl_unknown import ENVIRONMENT, refuse_unknown
@@ -84,7 +86,6 @@ _REASONS = {
     "save_steps": "planner commits at a measured interval (checkpoint.every)",
     "save_total_limit": "checkpoint.keep is 2",
     "packing_strategy": "planner packs in the same way (bfd)",
-    "padding_free": "data.packing does that",
     "tf32": "planner keeps torch's default",
     "max_steps": "-1 means that epochs decide",
     "do_eval": "eval_strategy decides it",
@@ -149,7 +150,9 @@ def read(keys: KeyReader, options: RecipeOptions, *, script: str, launch: Launch
     _ask_to_check(draft, facts)
     whose = "--gpus" if options.gpus else f"num_processes of {launch.source}" if launch else "--gpus"
     draft.derived.append(Note(key="gpus", text=f"tuned for {gpus} GPUs: {whose}"))
-    finish(draft, keys, _reasons(keys), "planner has no such setting")
+    padding = "" if why_own else padding_of(keys)
+    note_padding(draft, padding)
+    finish(draft, keys, _reasons(keys, is_own=bool(why_own)), NO_SETTING)
     if why_own:
         shown = method if loss == method else f"{method} ({loss})"
         make_own(draft, shown, why_own, has_groups=method == "grpo")
@@ -166,6 +169,7 @@ def read(keys: KeyReader, options: RecipeOptions, *, script: str, launch: Launch
         foreign=facts,
         script=script or (f"run_{method}.py" if is_older else ""),
         config_first=is_older and not script,
+        padding=padding,
     )
 
 
@@ -273,9 +277,9 @@ def leave_unresolved(keys: KeyReader) -> None:
     keys.entries = entries
 
 
-def _reasons(keys: KeyReader) -> dict[str, str]:
+def _reasons(keys: KeyReader, *, is_own: bool = False) -> dict[str, str]:
     """The reason of every key that a job has no counterpart for, by its name or its prefix."""
-    found = _REASONS | handbook_v03.REASONS
+    found = _REASONS | handbook_v03.REASONS | padding_reasons(keys, is_own=is_own)
     for key in keys.entries:
         for prefix, why in _BY_PREFIX.items():
             if key.startswith(prefix):

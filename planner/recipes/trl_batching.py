@@ -7,7 +7,7 @@ from typing import Any
 from planner.recipes.accelerate import DeepSpeedSizes
 from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Trap
 from planner.recipes.split import repeats_of_even_batches
-from planner.recipes.trl_traps import data_parallel, not_read, resumes, version_of
+from planner.recipes.trl_traps import by_length, data_parallel, not_read, padding_free, resumes, version_of
 
 # Losses whose value depends on the split of a batch, and how.
 _VARIES = {
@@ -55,6 +55,10 @@ class TrlFacts:
     eval_every: str
     old_keys: tuple[str, ...]
     packs: bool
+    groups_by_length: bool = False
+    """whether the Trainer puts rows of similar length into a step"""
+    cuts_padding_free: bool = False
+    """whether the recipe has padding_free and a limit of rows"""
     eval_generations: int = 8
     """num_generations of an evaluation"""
     deepspeed: DeepSpeedSizes | None = None
@@ -187,6 +191,8 @@ class TrlFacts:
             self._handbook(),
             not_read(self.unread),
             resumes(options.transformers) if self.resumes else None,
+            by_length() if self.groups_by_length else None,
+            padding_free() if self.cuts_padding_free else None,
         ]
         if self.packs:
             text = "The unit is a packed row, so the number of conversations in a batch depends on their lengths."

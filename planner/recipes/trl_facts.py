@@ -6,6 +6,7 @@ from planner.recipes.entries import KeyReader
 from planner.recipes.scalars import number
 from planner.recipes.trl_batching import TrlFacts
 from planner.recipes.trl_keys import OLDER_TRL
+from planner.recipes.trl_padding import cuts_padding_free, groups_by_length
 from planner.recipes.trl_sizes import BatchSizes
 
 # Keys that newer versions no longer take.
@@ -70,6 +71,9 @@ def facts_of(
         eval_every=_eval_every(keys, strategy) if evaluates else "",
         old_keys=tuple(key for key in _REMOVED if keys.has(key)),
         packs=unit == "packed row",
+        cuts_padding_free=unit == "example" and cuts_padding_free(keys),
+        # The other methods have samplers of their own, or rows without a length.
+        groups_by_length=unit == "example" and groups_by_length(keys),
         handbook_keys=handbook_v03.keys_of(keys.entries),
     )
 

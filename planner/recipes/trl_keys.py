@@ -24,6 +24,8 @@ use_bias_correction_kl logging_first_step auto_insert_empty_system_msg
 OLDER_HANDBOOK, TRUE_BY_DEFAULT = frozenset(_OLDER.split()), frozenset(_TRUE.split())
 OLDER_TRL = tuple(_OLD.split())
 VERSIONS = "in TRL 0.19 to 1.16"
+NO_SETTING = "planner has no such setting"
+"""why a key is dropped if nothing more is known of it"""
 TRUTHS = (
     "bf16",
     "fp16",
@@ -34,6 +36,8 @@ TRUTHS = (
     "load_in_4bit",
     "load_in_8bit",
     "packing",
+    "padding_free",
+    "group_by_length",
     "assistant_only_loss",
     "completion_only_loss",
     "precompute_ref_log_probs",
@@ -51,10 +55,10 @@ TRUTHS = (
 _FLAGS = """
 activation_checkpointing activation_offloading batch_eval_metrics bf16_full_eval cast_lm_head_to_fp32
 dataloader_persistent_workers dataset_streaming ddp_find_unused_parameters disable_tqdm do_eval do_predict do_train
-enable_jit_checkpoint eval_on_start eval_use_gather_object fp16_full_eval fsdp full_determinism group_by_length
+enable_jit_checkpoint eval_on_start eval_use_gather_object fp16_full_eval fsdp full_determinism
 hub_always_push hub_private_repo ignore_bias_buffers ignore_data_skip include_num_input_tokens_seen jit_mode_eval
 load_best_model_at_end log_completions log_unique_prompts mask_truncated_completions no_cuda overwrite_output_dir
-padding_free prediction_loss_only push_to_hub restore_callback_states_from_checkpoint save_on_each_node
+prediction_loss_only push_to_hub restore_callback_states_from_checkpoint save_on_each_node
 save_only_model tf32 torch_compile trust_remote_code use_adaptive_entropy use_bnb_nested_quant use_cache use_cpu
 use_ipex use_liger_kernel use_mps_device use_transformers_continuous_batching use_transformers_paged use_vllm
 vllm_enable_sleep_mode

@@ -44,3 +44,21 @@ def resumes(transformers: str | None) -> Trap | None:
         "the recipe's."
     )
     return Trap(name="resume", text=text)
+
+
+def padding_free() -> Trap:
+    """A trap on a recipe of sft that TRL 1.16 refuses."""
+    text = (
+        "TRL 1.16 refuses padding_free beside max_length (1024 by default), because it then cuts no rows. Cut them "
+        "beforehand, and write max_length null."
+    )
+    return Trap(name="padding_free", text=text)
+
+
+def by_length() -> Trap:
+    """A trap on a recipe whose steps have rows of similar length (transformers' LengthGroupedSampler)."""
+    text = (
+        "group_by_length puts rows of similar length into a step, and which ones depends on m and A. planner draws "
+        "each step from all rows, and batch.max_tokens saves the padding."
+    )
+    return Trap(name="rows by length", text=text)

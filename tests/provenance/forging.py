@@ -1158,9 +1158,9 @@ FAULTS = {
         SAME_STEPS,
     ),
     "a layout that planner does not know": Fault(
-        rechained(with_key(layout_version=2)),
-        "layout version 2, and this version of planner knows 1",
-        "generation 1: its plan has layout version 2, and this script knows 1",
+        rechained(with_key(layout_version=3)),
+        "layout version 3, and this version of planner knows 1",
+        "generation 1: its plan has layout version 3, and this script knows 1 and 2",
         SAME_STEPS,
     ),
     "a forged header of another run": Fault(

@@ -301,6 +301,8 @@ beside = {
     "checkpoint": section(path=st.just("") | names, every=st.sampled_from(["auto", "5 steps"]), keep=st.integers(1, 3)),
 }  # fmt: skip
 
+caps = st.sampled_from([{}, {"max_tokens": 2048}, {"max_tokens": 4096}, {"max_tokens": 4096, "attention_at": 512}])
+
 
 @st.composite
 def trees(draw, loss):
@@ -309,6 +311,8 @@ def trees(draw, loss):
     tree = {key: draw(its) for key, its in beside.items()}
     tree |= {"objective": draw(objective), "model": draw(model), "data": draw(data)}
     tree["train"] = {**draw(lengths), **draw(trains if loss != "own" else own_trains)}
+    if loss != "own":  # whose samples may have no tokens
+        tree["batch"] |= draw(caps)
     if loss not in {"own", "lm"} and (data := draw(st.none() | data_sets)):
         tree["eval"]["data"] = data
     assume(is_valid(tree))
