@@ -26,9 +26,8 @@ CONTEXTS = st.integers(4, 40)
 def counted(dataset, kind="texts"):
     """What training counts for each row, as tensors."""
     make = {"texts": text_batch, "pairs": pair_batch, "feedback": feedback_batch}[kind]
-    # The last row of feedback is only the partner of the one before.
-    rows = [[row, row] if kind == "feedback" else [row] for row in range(dataset.num_rows)]
-    counts = [make(dataset, each, 0).token_counts for each in rows]
+    partners = [{"partners": [row]} if kind == "feedback" else {} for row in range(dataset.num_rows)]
+    counts = [make(dataset, [row], 0, **more).token_counts for row, more in enumerate(partners)]
     return [(each.inputs, each.squares) for each in counts]
 
 

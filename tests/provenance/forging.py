@@ -353,6 +353,22 @@ def with_max_micro(most: int) -> Plant:
     return rechained(alter, alter)
 
 
+def with_max_tokens(most: int) -> Plant:
+    """The first header and its manifests with a limit of tokens that its job has not, and the plan that follows."""
+
+    def alter(value: dict[str, Any]) -> None:
+        if "plan_digest" not in value or value["generation"] != 1:
+            return
+        plan = make_plan(
+            BatchSizes(global_batch=5, max_micro=2, max_tokens=most, equality="bitwise"), value["world_size"]
+        )
+        value["plan_digest"] = plan.digest
+        if "max_micro" in value:
+            value.update(max_tokens=most, layout_version=plan.layout_version)
+
+    return rechained(alter, alter)
+
+
 # -- what is no file of the run
 
 NO_FILES: dict[str, Callable[[Path], object]] = {
@@ -1128,7 +1144,7 @@ FAULTS = {
         SAME_STEPS,
     ),
     "a forged max_tokens": Fault(
-        rechained(header(1, max_tokens=64)),
+        with_max_tokens(64),
         "generation 1: batch.max_tokens is 64 on record, and its job says None",
         "generation 1: batch.max_tokens is 64 on record, and its job says None",
         SAME_STEPS,
