@@ -34,6 +34,7 @@ def table() -> str:
             _tracking,
             _order,
             _plan,
+            _balance,
             _loading,
             _on_demand,
             _same_as_trl,
@@ -330,6 +331,19 @@ def _order() -> list[str]:
 def _plan() -> list[str]:
     seconds = max(r["seconds"] for r in _rows("plan") if r["what"].startswith("all W"))
     return [_row("plan", "the plans of all GPU counts from 1 to 4096", f"{seconds * 1e3:.0f} ms", "")]
+
+
+def _balance() -> list[str]:
+    found = [r for r in _rows("balance") if (r.get("costs"), r.get("max_tokens")) == ("tokens", "tight")]
+    return [
+        _row(
+            "balance",
+            f"G = {r['global_batch']} samples of {r['lengths']} lengths on 1 to 64 workers",
+            f"{r['balanced'] - 1:.1%} above the lower bound (95th percentile: {r['balanced_95'] - 1:.1%})",
+            f"equal numbers of samples: {r['without'] - 1:.0%} above it",
+        )
+        for r in found
+    ]
 
 
 def _loading() -> list[str]:

@@ -3,11 +3,11 @@
     python bench/balance.py [lengths.csv]     lognormal lengths, and those of a file of preference pairs (two minutes)
 
 The file has the columns prompt, chosen and rejected: their lengths in bytes. Four bytes count as a token. SFT trains on
-prompt and chosen, DPO on both completions, each behind its prompt. Each step has a random part of the lengths, by a fixed
-seed. World sizes from 1 to 64 take turns. A micro-batch has at most eight samples.
+prompt and chosen, DPO on both completions, each behind its prompt. Each step draws its samples with a fixed seed. World
+sizes from 1 to 64 take turns. A micro-batch has at most eight samples.
 
-costs          tokens, or tokens * s + the sum of the squares of each row's tokens. With s = 4 times a row's mean length,
-               attention is a fifth of a mean row's cost: 6,000 tokens at a width of 4,096 (6 * width = 4 * length)
+costs          tokens, or tokens * s + the sum of the squares of each row's tokens. s is 4 times a row's mean length. So
+               attention is a fifth of what a mean row costs, as with rows of 6,000 tokens at a width of 4,096
 max_tokens     tight: ten times the mean of the samples, or the longest if that is more. Loose: four times as many
 balanced       the step cost over the lower bound: its mean, its 95th percentile and its largest
 bitwise        the mean for micro-batches that do not depend on the world size

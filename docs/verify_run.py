@@ -23,8 +23,9 @@ where the data is with --data. Then it reads `eval.data` only where --eval-data 
    record. It recomputes `tokens`, and for models over bytes (`kind: gpt`) also `text`, `jsonl`, and `chat`, `pairs`
    and `feedback` in JSON files, except mixtures, packed data, splits, chosen columns, named loaders, `bad_rows: skip`
    and `tokenize: on_demand`. It cannot recompute samples that need a tokenizer, a parquet file, Python code or a
-   package's kind of data. Then the verdict says so. `planner audit` checks those. That a token file's ids are those
-   of some text, it does not check.
+   package's kind of data. Then the verdict says so. `planner audit` checks those. Nor does it derive which worker
+   computed which samples of a step, where `batch.max_tokens` lets their lengths decide it. That a token file's ids
+   are those of some text, it does not check.
 5. The learning rates and the number of steps match the job's schedule and length (not for a training loop of your
    own). Where samples were not recomputed, it takes the number of samples in an epoch from the record.
 It does NOT check that somebody computed anything: with the data, anyone can forge all of it. To check that, train
@@ -65,7 +66,8 @@ TOKEN_FORMATS = (1, 2)  # of token files
 LEDGER_FORMATS = (1, 2, 3, 4)
 IDS_OF_BYTES = 4  # the first format of a ledger whose checksums have bytes as ids. Before, as single bytes
 ACCEPTED_AS_FIELDS = 3  # the first format of a ledger whose headers have `accepted`. Before, only texts say it
-LAYOUTS = (1,)  # the versions of a plan's arithmetic that this script knows
+LAYOUTS = (1, 2)  # the versions of a plan's arithmetic that this script knows
+BY_LENGTH = 2  # the version in which lengths of samples decide who computes which of a step
 MOST_BYTES, MOST_LINE_BYTES = 2**30, 2**26  # of a manifest or a job, and of a ledger's line
 MOST_GLOBAL_BATCH, MOST_WORKERS = 2**20, 65_536
 RATE_TOLERANCE = 1e-12  # of the peak: a cosine's last bits differ from machine to machine
@@ -606,6 +608,7 @@ IS_RECORD = {
         | {"kind": is_text, "checksum": in_form("[0-9a-f]{16}")},
         metrics=each_is(dict, is_number),
         skipped=is_flag,
+        placement=in_form("[0-9a-f]{16}"),
     ),
     "eval": has_keys(
         keys("step samples tokens", is_count) | keys("loss seconds", is_number) | {"kind": is_text},
@@ -819,6 +822,9 @@ def plan_digest(header: dict) -> str:
     """Return the digest of the plan that follows from a header: 16 hex digits."""
     size, workers, most = header["identity"]["global_batch"], header["world_size"], header["max_micro"]
     mode = "bitwise" if header["identity"]["equality"] == "bitwise" else "balanced"
+    if header["layout_version"] == BY_LENGTH:
+        numbers = (size, workers, most, header["max_tokens"], header.get("attention_at") or 0)
+        return sha256(f"layout {BY_LENGTH} {mode} {numbers}".encode()).hexdigest()[:16]
     each = -(-size // most) if mode == "bitwise" else -(-size // min(workers, size))
     rounds = -(-each // workers) if mode == "bitwise" else -(-each // most)
     text = f"layout {header['layout_version']} {mode} {(size, workers, most, rounds)}"
@@ -976,11 +982,23 @@ def check_generation(
     steps = [record for record in records if record["kind"] == "step"]
     yield from first_of(check_steps(steps, header, job, rows, listed=listed))
     yield from first_of(check_rates(steps, header, job))
+    yield from first_of(check_placements(steps, header, unread))
     evaluations = [record for record in (*records, *tail) if record["kind"] == "eval" and record["step"] <= end["step"]]
     if job["eval"].get("data"):
         rows, wrong = read_evaluated(header, job, places, unread)
         yield from wrong
     yield from first_of(check_evaluations(evaluations, header, job, rows))
+
+
+def check_placements(steps: list[dict], header: dict, unread: list[tuple[str, str]]) -> Iterator[str]:
+    """Yield each step that says who computed what although its plan does, or that does not say it."""
+    if is_by_length := header["layout_version"] == BY_LENGTH:
+        unread.append(
+            ("split over workers", "lengths of samples decide it, and planner audit derives it")
+        )
+    for number, step in enumerate(steps, header["step"]):
+        if is_by_length != ("placement" in step):
+            yield f"step {number}: it has {'no' if is_by_length else 'a'} placement on record"
 
 
 def accepted_fields(header: dict) -> set[str]:
@@ -1020,8 +1038,12 @@ def check_settings(header: dict, before: dict, job: dict, unread: list[tuple[str
     if header["facts"].get("after") != job.get("after"):
         yield "another earlier run is on record than its job has"
     yield from check_limits(header, job["batch"])
+    is_by_length = header["layout_version"] == BY_LENGTH
     if header["layout_version"] not in LAYOUTS:
-        yield f"its plan has layout version {header['layout_version']}, and this script knows {LAYOUTS[-1]}"
+        known = " and ".join(map(str, LAYOUTS))
+        yield f"its plan has layout version {header['layout_version']}, and this script knows {known}"
+    elif is_by_length != (header.get("max_tokens") is not None):
+        yield f"its plan has layout version {header['layout_version']}, which does not fit its max_tokens"
     elif not 0 < header["world_size"] <= MOST_WORKERS or plan_digest(header) != header["plan_digest"]:
         yield f"its plan is not what layout version {header['layout_version']} gives"
 

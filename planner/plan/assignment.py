@@ -12,7 +12,7 @@ import hashlib
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, cmp_to_key
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import accumulate, count, zip_longest
 
@@ -21,8 +21,6 @@ from planner.plan.plan import ceil_div
 
 # More passes changed no figure of bench/balance.py by 0.0001.
 _PASSES = 4
-# Once brings the mean of bench/balance.py's hardest case from 1.04 to 1.03, and more than that little more.
-_HALVINGS = 3
 _NONE = -1  # no offset
 
 
@@ -90,7 +88,8 @@ class Assignment:
 def assign_balanced(lengths: SampleLengths, world_size: int, *, max_micro: int, max_tokens: int) -> Assignment:
     """Spread a step's samples over the workers at a step cost that is close to the least.
 
-    Rounds are the fewest in which one of the packings below fits. Each sample alone always fits.
+    Rounds are the fewest that bisection finds for one of the packings below. Each sample alone always fits. With one more
+    round the cost may be lower, but that round's collectives take time, too.
 
     longest first   Samples by falling cost, each to the micro-batch with the least cost so far that has room: LPT
                     (Graham 1969, Bounds on multiprocessing timing anomalies), here with two caps.
@@ -146,11 +145,11 @@ def assign_bitwise(lengths: SampleLengths, world_size: int, *, max_micro: int, m
 
 def _require_positive(name: str, value: int) -> None:
     if value < 1:
-        raise ValueError(f"{name} is {value}, and at least 1")
+        raise ValueError(f"{name} is {value}. It must be at least 1")
 
 
-_Bins = list[list[int]]
 # Micro-batches that are being filled: offsets in any order. Some may be empty.
+_Bins = list[list[int]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +211,7 @@ def _for_any_workers(samples: _Samples) -> _Bins:
 def _fewest(samples: _Samples, unit: int, shape: Callable[[int], tuple[int, int]]) -> _Bins:
     """Pack into the least number of units that is found. Each unit is `unit` micro-batches.
 
-    LPT may fit into a number of units and not into a larger one. Then bisection may miss the least.
+    LPT may fit into some number of units and not into a larger one. Then bisection may miss the least.
 
     Args:
         samples: what to pack.
@@ -278,11 +277,11 @@ def _with_head_starts(samples: _Samples, width: int, targets: tuple[int, ...]) -
 
     Many samples in a later round and few in the first one may leave too little room for all.
     """
-    for _ in range(_HALVINGS):
-        bins = _longest_first(samples, samples.order, width, targets)
+    for quarters in (4, 3, 2, 1):
+        closer = [targets[0] - (targets[0] - each) * quarters // 4 for each in targets]
+        bins = _longest_first(samples, samples.order, width, closer)
         if bins is not None:
             return bins
-        targets = tuple(targets[0] - (targets[0] - each) // 2 for each in targets)
     return None
 
 
@@ -406,10 +405,12 @@ def lower_bound(lengths: SampleLengths, world_size: int, *, max_micro: int, max_
                     least as much as the (i W + 1)-th most expensive of those samples, and so does M_i.
     all rounds      What one worker computes in all rounds costs at most M_0 + M_1 + ... So that sum is at least the
                     makespan of the samples on W machines (`_makespan`).
-    the rest        At least G - i W m samples are in rounds from i on. So M_i + M_(i+1) + ... is at least the makespan
+    rest, samples   At least G - i W m samples are in rounds from i on. So M_i + M_(i+1) + ... is at least the makespan
                     of as many of the cheapest samples.
+    rest, tokens    Rounds before i cost at most as much as i W max_tokens tokens can, if samples could be cut. So
+                    M_i + M_(i+1) + ... is at least the rest of the total cost, divided by W.
 
-    The bound is the largest sum, over i, of the bounds of M_0 to M_(i-1) and of the makespan of the rest.
+    The bound is the largest sum, over i, of the bounds of M_0 to M_(i-1) and of the larger bound of the rest.
 
     Args:
         lengths: tokens and costs of the step's samples.
@@ -429,7 +430,9 @@ def lower_bound(lengths: SampleLengths, world_size: int, *, max_micro: int, max_
     costs = [samples.costs[offset] for offset in samples.order]
     long = [samples.costs[offset] for offset in samples.order if 2 * samples.tokens[offset] > max_tokens]
     rounds = map(max, zip_longest(_one_round(samples, costs, world_size), long[::world_size], fillvalue=0))
-    rest = (_makespan(costs[start:], world_size) for start in count(0, world_size * max_micro))
+    by_samples = (_makespan(costs[start:], world_size) for start in count(0, world_size * max_micro))
+    by_tokens = (ceil_div(each, world_size) for each in _rest(samples, world_size * max_tokens))
+    rest = map(max, by_samples, by_tokens)
     return max(before + after for before, after in zip(accumulate(rounds, initial=0), rest, strict=False))
 
 
@@ -442,6 +445,28 @@ def _one_round(samples: _Samples, costs: Sequence[int], world_size: int) -> Iter
         if first >= len(costs):
             return
         yield costs[first]
+
+
+def _rest(samples: _Samples, tokens_per_round: int) -> Iterator[int]:
+    """The cost that 0, 1, 2, ... rounds leave if they hold the tokens that cost most (a fractional knapsack)."""
+
+    def cheaper(one: int, other: int) -> int:
+        """Below 0 if a token of `one` costs more than a token of `other`. Quotients would be rounded."""
+        return samples.costs[other] * samples.tokens[one] - samples.costs[one] * samples.tokens[other]
+
+    order = sorted(samples.order, key=cmp_to_key(cheaper))
+    tokens = list(accumulate(samples.tokens[offset] for offset in order))
+    left = [
+        sum(samples.costs),
+        *(sum(samples.costs) - each for each in accumulate(map(samples.costs.__getitem__, order))),
+    ]
+    for held in count(0, tokens_per_round):
+        whole = bisect_right(tokens, held)
+        part = 0
+        if whole < len(order):
+            offset = order[whole]
+            part = samples.costs[offset] * (held - (tokens[whole] - samples.tokens[offset])) // samples.tokens[offset]
+        yield left[whole] - part
 
 
 def _makespan(costs: Sequence[int], world_size: int) -> int:

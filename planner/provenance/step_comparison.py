@@ -5,9 +5,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from planner.base.disk import is_file, place_text
 from planner.data.base import SampleDataset, SetRows
 from planner.data.document_sets import DocumentSet
@@ -201,7 +198,7 @@ class _Deriver:
         rows = recipe.order.rows(positions.start, positions.stop)
         if counts := self._counts_of(recipe):
             counts.take(positions.start, rows)
-        if (found := _placement(plan, recipe.dataset, rows)) != record.placement:
+        if (found := _placement(plan, recipe.dataset, rows.tolist())) != record.placement:
             self.mismatched += 1
             self.findings.append(
                 f"step {step}: its samples were split over the workers in another way than their lengths give "
@@ -266,7 +263,7 @@ def _evidence(recipe: _Recipe, rows: Iterable[int], ledger_format: int) -> tuple
     return sum(each.tokens for each in found), f"{sum(each.check_sum for each in found) % 2**64:016x}"
 
 
-def _placement(plan: Plan, dataset: SampleDataset, rows: NDArray[np.int64]) -> str:
+def _placement(plan: Plan, dataset: SampleDataset, rows: Sequence[int]) -> str:
     """What a record has of a step with these rows. Empty for plans that need no lengths, and if the plan cannot be."""
     if not isinstance(plan, ByLength):
         return ""
@@ -277,7 +274,7 @@ def _placement(plan: Plan, dataset: SampleDataset, rows: NDArray[np.int64]) -> s
         return ""
     total = 0
     for rank in range(plan.world_size):
-        total += placement(rank, [rows[list(slot)].tolist() for slot in found.micro_batches(rank)])
+        total += placement(rank, [[rows[offset] for offset in slot] for slot in found.micro_batches(rank)])
     return f"{total % 2**64:016x}"
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from planner.plan import Plan
+from planner.plan.by_length import ByLength
 from planner.report.text_columns import aligned, columns_of, hanging, spans, wrapped
 
 if TYPE_CHECKING:  # it imports numpy, which a plan without a cluster does not need
@@ -22,6 +23,11 @@ Mixes = Mapping[int, "Mix"]
 def split_text(shares: Iterable[tuple[int, int | str]]) -> str:
     """`4 x 19 + 3 x 18`: four workers with 19 samples each, three with 18."""
     return " + ".join(f"{count} x {samples}" for count, samples in shares)
+
+
+def plan_split(plan: Plan) -> str:
+    """`split_text` of a plan. By length, each step has another split."""
+    return "by length" if isinstance(plan, ByLength) else split_text(plan.shares)
 
 
 def plan_table(

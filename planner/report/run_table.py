@@ -14,7 +14,7 @@ from planner.events.training import GenerationStopped
 from planner.job import Model, Objective
 from planner.provenance.identity import recorded_plan
 from planner.provenance.stage import stage_of
-from planner.report.plan_table import split_text
+from planner.report.plan_table import plan_split
 from planner.report.run_view import metric_texts, news_text
 from planner.report.speed import Speed
 from planner.report.text_columns import ago, aligned, hanging
@@ -305,7 +305,7 @@ def _generations(segments: Sequence[SegmentEnds], summary: RunLine) -> tuple[Gen
         line = GenerationLine(
             generation=segment.generation,
             world_size=header.world_size,
-            split=split_text(recorded_plan(header).shares),
+            split=plan_split(recorded_plan(header)),
             first_step=header.step,
             end_step=known_end,
             parent=header.parent,

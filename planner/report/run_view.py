@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from planner.base.text import counted
 from planner.job.objective_registry import shown_metrics
 from planner.plan import Plan
+from planner.plan.by_length import ByLength
 from planner.provenance.identity import recorded_plan
-from planner.report.plan_table import split_text
+from planner.report.plan_table import plan_split
 from planner.report.speed import Speed, commit_text
 from planner.store.records import EvalRecord, EventRecord, GenerationRecord
 from planner.story.run_story import News, RunStory
@@ -48,7 +49,7 @@ def metric_texts(metrics: Mapping[str, float]) -> list[str]:
 def step_line(story: RunStory, held_step: int = 0) -> str:
     """The run in one line. `held_step` is the newest step in memory, by who asked the workers, or 0."""
     loss = "" if story.loss is None else "  ".join([f"loss {story.loss:.4f}", *metric_texts(story.metrics), ""])
-    split = split_text(story.plan.shares) if story.plan else ""
+    split = plan_split(story.plan) if story.plan else ""
     speed = "".join(f"{text}  " for text in speed_texts(story))
     return (
         f"step {story.step}/{story.total_steps}  {loss}{counted(story.world_size, 'worker')} ({split})  "
@@ -58,8 +59,10 @@ def step_line(story: RunStory, held_step: int = 0) -> str:
 
 def plan_text(plan: Plan | None) -> str:
     """How the batch is divided: `split 4 x 13 + 1 x 12, 2 rounds`. None is not known, or no plan yet."""
-    split, rounds = (split_text(plan.shares), plan.accumulation_steps) if plan else ("-", 0)
-    return f"split {split}, {counted(rounds, 'round')}"
+    if plan is None:
+        return "split -, 0 rounds"
+    more = " or more" if isinstance(plan, ByLength) else ""
+    return f"split {plan_split(plan)}, {counted(plan.accumulation_steps, 'round')}{more}"
 
 
 def durable_text(story: RunStory, held_step: int = 0) -> str:

@@ -7,11 +7,12 @@ This file is for jobs with a model and an objective of planner. `lifecycle.py` h
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import cast
 
 import torch
+from torch import nn
 from torch.distributed.tensor import DTensor
 
+from planner.data.base import SampleDataset
 from planner.errors import UserError
 from planner.job import HfModel, Job, OwnModel, data_spec_of
 from planner.job.data_registry import DATA_KINDS
@@ -24,11 +25,12 @@ from planner.train.lifecycle import Generation, WriteNote, begin, looping, make_
 from planner.train.models.hf import HfCausal, require_packed
 from planner.train.objectives import Objective, check_rows, make_objective
 from planner.train.optimize import make_optimizer
-from planner.train.reference.cache import CachedReference, StopRequested, TableBuilder, parts_of
-from planner.train.reference.frozen import Reference, make_reference, make_reference_model
+from planner.train.reference.cache import CachedReference, StopRequested, TableBuilder, TokenLimit, parts_of
+from planner.train.reference.frozen import FrozenReference, Reference, make_reference, make_reference_model
 from planner.train.setup import Launch
 from planner.train.shard import make_model
 from planner.train.state import TrainState
+from planner.train.world import World
 
 
 def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hooks) -> GenerationEnd:
@@ -92,19 +94,62 @@ def _reference(generation: Generation, state: TrainState, note: WriteNote) -> Re
     """
     job, world, setup, start = generation.job, generation.world, generation.setup, generation.claim.start
     if job.reference.source != "cached":
-        return make_reference(job, setup.folders, world)
+        reference = make_reference(job, setup.folders, world)
+        if isinstance(reference, FrozenReference):
+            _check_reference(generation, reference.model)
+        return reference
     dataset = setup.dataset
     has_first_weights = generation.is_fresh and job.reference.model is None
+
+    def reference_model() -> nn.Module:
+        model = make_reference_model(job, setup.folders, world)
+        _check_reference(generation, model)
+        return model
+
     computing = TableBuilder(
         world=world,
-        parts=parts_of(job, f"{setup.identity.model} {setup.model}", dataset, generation.run.storage),
+        parts=parts_of(
+            job,
+            f"{setup.identity.model} {setup.model}",
+            dataset,
+            generation.run.storage,
+            limit=_token_limit(job, dataset),
+        ),
         dataset=dataset,
         # Before its first step, the policy is its own reference.
-        make_model=lambda: state.model if has_first_weights else make_reference_model(job, setup.folders, world),
+        make_model=lambda: state.model if has_first_weights else reference_model(),
         note=note,
         should_stop=lambda: generation.hooks.should_stop(start.step),
     )
     return CachedReference(computing.table())
+
+
+def packing_setting(job: Job) -> str:
+    """The setting that puts several texts into one row of the model's input. Empty if each row is one text."""
+    return job.data.packing_setting or ("batch.max_tokens" if job.batch.max_tokens is not None else "")
+
+
+def _token_limit(job: Job, dataset: SampleDataset) -> TokenLimit | None:
+    """The limit of a reference's packed chunks. None: they are padded."""
+    if job.batch.max_tokens is None:
+        return None
+    return TokenLimit(row_tokens=dataset.lengths(range(dataset.num_rows)).tokens, max_tokens=job.batch.max_tokens)
+
+
+def _require_packed(job: Job, world: World, model: nn.Module) -> None:
+    """Check that a model of transformers keeps apart what the job packs. All workers call it.
+
+    Raises:
+        UserError: on every worker, if it does not.
+    """
+    if isinstance(model, HfCausal) and (setting := packing_setting(job)):
+        world.agree(partial(require_packed, model, setting))
+
+
+def _check_reference(generation: Generation, model: nn.Module) -> None:
+    """Check a reference that is another model, once per run. The policy's own kind was checked."""
+    if generation.is_fresh and generation.setup.folders.reference:
+        _require_packed(generation.job, generation.world, model)
 
 
 def _earlier_weights(generation: Generation) -> EarlierWeights | None:
@@ -132,9 +177,8 @@ def make_state(generation: Generation) -> TrainState:
     config = generation.setup.folders.model or job.model
     model = make_model(config, job.train, world, first_weights=is_fresh, earlier=earlier)
     # A run that resumes has no weights before its commit is loaded. It was checked when it began.
-    setting = job.data.packing_setting or ("batch.max_tokens" if job.batch.max_tokens is not None else "")
-    if is_fresh and isinstance(job.model, HfModel) and setting:
-        world.agree(partial(require_packed, cast("HfCausal", model), setting))
+    if is_fresh:
+        _require_packed(job, world, model)
     # A forward pass without backward leaves some parameters unsharded, and an optimizer over those would train nothing.
     assert all(isinstance(parameter, DTensor) for parameter in model.parameters())
     optimizer = make_optimizer(job.train.optimizer, model, is_bitwise=job.batch.equality == "bitwise")

@@ -4,6 +4,7 @@ Each place is tried by `planner run --dry-run` and by `planner run`, whose worke
 """
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -444,3 +445,18 @@ def test_the_samples_of_a_finished_run_need_not_fit(cli, recorded):
     finished, longer = cli(*command), cli(*command, "--set", "train.steps=9")
     assert (finished.code, "finished at step 4" in finished.out) == (0, True), finished.err
     assert "batch.max_tokens: row 0 of data has 16 tokens" in longer.err
+
+
+def test_limits_of_tokens_are_in_the_ledger(cli, recorded, tmp_path, reached):
+    """In the header of the generation that has them. The audit finds them there."""
+    run = shutil.copytree(recorded.run, tmp_path / "run")
+    limits = ("batch.max_tokens=16", "batch.attention_at=96")
+    settings = (f"checkpoint.path={run}", "train.steps=9", *limits)
+    cli("run", recorded.job, "--nodes", "1", *(part for each in settings for part in ("--set", each)))
+    assert len(reached) == 2
+    headers = [json.loads(file.read_text().partition("\n")[0])["record"] for file in sorted(run.glob("ledger/*"))]
+    found = [(each.get("max_tokens"), each.get("attention_at")) for each in headers]
+    assert found == [(None, None)] * (len(headers) - 1) + [(16, 96)]
+    assert not {"max_tokens", "attention_at"} & headers[0].keys()
+    audited = cli("audit", run)
+    assert audited.code == 0, audited.out

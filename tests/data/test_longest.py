@@ -11,7 +11,8 @@ from planner.data.evaluation import WithEvaluation
 from planner.data.longest import require_fitting
 from planner.data.open import open_dataset
 from planner.errors import DataError
-from planner.job import TextData
+from planner.job import Job, TextData
+from planner.train.setup import set_up
 
 CHATS = [{"prompt": "abc", "completion": "d" * n} for n in range(1, 9)]
 
@@ -60,3 +61,25 @@ def test_lengths_of_windows_are_not_taken_if_the_context_fits(tmp_path, max_toke
     except DataError as error:
         assert max_tokens < 8, error  # noqa: PT017
     assert len(seen) == asked
+
+
+def test_a_worker_checks_it_too(tmp_path):
+    """A driver on another machine may not see the data. Another limit is checked anew in the same process."""
+    rows = tmp_path / "rows.jsonl"
+    most = int(opened("chat", CHATS, tmp_path).lengths([7]).tokens[0])
+
+    def worker(max_tokens):
+        sections = {
+            "name": "test",
+            "model": gpt(1000),
+            "data": job_data("chat", rows),
+            "objective": "sft",
+            "batch": {"global": 3, "max_micro": 2, "max_tokens": max_tokens},
+            "train": {"steps": 3, "optimizer": {"kind": "adamw", "lr": 1e-3}},
+        }
+        return set_up(Job.model_validate(sections), 1)
+
+    for limit in (most, None, most):
+        worker(limit)
+    with pytest.raises(DataError, match=rf"batch.max_tokens: row 7 of data has {most} tokens"):
+        worker(most - 1)

@@ -25,6 +25,7 @@ TYPES = {
 # Keys that a plan has only in `planner plan`, and there only with a cluster.
 AFTER_WARNINGS = {"compute", "state_bytes", "worker_state_bytes", "commit_s", "state_unknown"}
 ON_CLUSTER = {"nodes", "node_state_bytes"}
+LENGTHS = {"lengths"}
 SHARED = "--set checkpoint.path=/shared/demo"
 
 
@@ -72,17 +73,20 @@ def printed(reader):
 def test_plan(printed):
     """Nodes are there with a cluster only."""
     for plan in printed("planner plan jobs/demo.yaml"):
-        check("planner plan", plan, without=ON_CLUSTER)
+        check("planner plan", plan, without=ON_CLUSTER | LENGTHS)
     cluster = "--set workers.gpus=1 --set workers.max=32 --cluster cluster.yaml"
     for plan in printed(f"planner plan jobs/demo.yaml {cluster}"):
-        check("planner plan", plan)
+        check("planner plan", plan, without=LENGTHS)
+    for plan in printed("planner plan jobs/demo.yaml --lengths"):
+        check("planner plan", plan, without=ON_CLUSTER)
+        assert set(plan["lengths"]["padded"]) == {"mean", "p95", "worst", "rounds"}
 
 
 def test_check(printed):
     """The plans in it are those of `planner plan`."""
     found = printed("planner check RECIPE")
     check("planner check", found)
-    check("planner plan", found["counts"][0]["planner"], without=ON_CLUSTER | AFTER_WARNINGS)
+    check("planner plan", found["counts"][0]["planner"], without=ON_CLUSTER | LENGTHS | AFTER_WARNINGS)
 
 
 def test_runs_and_show(printed):
@@ -97,7 +101,7 @@ def test_run(printed):
     """What a dry run prints."""
     found = printed("planner run jobs/demo.yaml --dry-run")
     check("planner run --dry-run", found)
-    check("planner plan", found["plan"], without=ON_CLUSTER | AFTER_WARNINGS)
+    check("planner plan", found["plan"], without=ON_CLUSTER | LENGTHS | AFTER_WARNINGS)
 
 
 def test_audit(printed):

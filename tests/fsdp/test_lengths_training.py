@@ -88,7 +88,8 @@ def test_one_hash_for_every_world_size_and_through_kills(workers, tmp_path, name
     workers.run(run_job, 4, job, url)
     assert result(url) == alone
     audited(url)
-    assert run_script(url)[0] == 0
+    code, said = run_script(url)
+    assert (code, "the split over workers" in said) == (3, True), said
 
 
 def test_verify_passes(workers, tmp_path):

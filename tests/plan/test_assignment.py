@@ -140,9 +140,15 @@ def test_the_lower_bound_is_true(case):
         ([100, 8, 8, 8, 8, 8], 2, 2, 100, 108),  # two samples are left for a second round
     ],
 )
-def test_each_part_of_the_lower_bound(tokens, world_size, max_micro, max_tokens, expected):
+def test_parts_of_the_lower_bound(tokens, world_size, max_micro, max_tokens, expected):
     """In a case where that part alone gives it."""
     assert lower_bound(lengths_of(tokens), world_size, max_micro=max_micro, max_tokens=max_tokens) == expected
+
+
+def test_the_lower_bound_by_what_a_round_can_hold():
+    """Four of 5 tokens fit into a round. The others cost at least 12, so 6 on one of the two workers."""
+    lengths = lengths_of([5] * 7, [60, 9, 9, 9, 4, 4, 4])
+    assert lower_bound(lengths, 2, max_micro=7, max_tokens=10) == 60 + 6
 
 
 @given(cases(), st.lists(st.integers(1, 60), min_size=2, max_size=5))
@@ -166,16 +172,17 @@ def longest_first(lengths, count, max_micro, max_tokens) -> list[list[int]] | No
 
 @given(cases())
 def test_balanced_never_costs_more_than_the_longest_first_in_as_many_rounds(case):
-    """And never needs more rounds than that does."""
+    """Where that fits. If it fits into the fewest rounds that the caps allow, there are no more."""
     lengths, world_size, caps = case
     assignment = assign_balanced(lengths, world_size, **caps)
     rounds = assignment.accumulation_steps
-    fewest = next(each for each in range(1, 100) if longest_first(lengths, world_size * each, **caps))
     split = longest_first(lengths, world_size * rounds, **caps)
     if split:
         loads = sorted((cost_of(lengths.costs, each) for each in split), reverse=True)
         assert assignment.step_cost(lengths.costs) <= sum(loads[::world_size])
-    assert rounds <= fewest
+    of_samples, of_tokens = world_size * caps["max_micro"], world_size * caps["max_tokens"]
+    fewest = max(-(-len(lengths.tokens) // of_samples), -(-sum(lengths.tokens) // of_tokens))
+    assert rounds == fewest or longest_first(lengths, world_size * fewest, **caps) is None
 
 
 @given(st.lists(st.integers(1, 99), min_size=1, max_size=20), st.integers(0, 20), ways)

@@ -1127,6 +1127,12 @@ FAULTS = {
         "generation 1: batch.max_micro is 1 on record, and its job says 2",
         SAME_STEPS,
     ),
+    "a forged max_tokens": Fault(
+        rechained(header(1, max_tokens=64)),
+        "generation 1: batch.max_tokens is 64 on record, and its job says None",
+        "generation 1: batch.max_tokens is 64 on record, and its job says None",
+        SAME_STEPS,
+    ),
     "a forged length": Fault(
         rechained(with_key(total_steps=13), with_key(total_steps=13)),
         "generation 1: it was to end at step 13 on record, and its job says 12",
@@ -1152,9 +1158,9 @@ FAULTS = {
         SAME_STEPS,
     ),
     "a layout that planner does not know": Fault(
-        rechained(with_key(layout_version=2)),
-        "layout version 2, and this version of planner knows 1",
-        "generation 1: its plan has layout version 2, and this script knows 1",
+        rechained(with_key(layout_version=3)),
+        "layout version 3, and this version of planner knows 1",
+        "generation 1: its plan has layout version 3, and this script knows 1 and 2",
         SAME_STEPS,
     ),
     "a forged header of another run": Fault(

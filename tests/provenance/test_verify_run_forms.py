@@ -18,6 +18,7 @@ from planner.job.objectives import OURS
 from planner.job.optimizer import SGD, AdamW, RMSprop
 from planner.job.settings import Batch, Train, Workers
 from planner.plan import BatchSizes, make_plan
+from planner.plan.by_length import BY_LENGTH_LAYOUTS
 from planner.plan.factory import MAX_GLOBAL_BATCH
 from planner.plan.layout import LAYOUTS
 from planner.provenance.identity import identity_of
@@ -146,7 +147,7 @@ def test_its_defaults_are_ours(script):
         wanted = {json.dumps(script.DEFAULTS[name]) for name in (key, f"{key} of simpo") if name in script.DEFAULTS}
         assert {json.dumps(default) for default in defaults if default is not ...} == wanted, key
     assert {*OURS} == script.OBJECTIVES
-    assert (*LAYOUTS,) == script.LAYOUTS
+    assert (*LAYOUTS, *BY_LENGTH_LAYOUTS) == script.LAYOUTS
     assert script.MOST_GLOBAL_BATCH == MAX_GLOBAL_BATCH
 
 
@@ -246,10 +247,12 @@ def test_settings_that_it_does_not_know_are_told(script):
     workers=st.integers(1, 40),
     most=st.integers(1, 40),
     mode=st.sampled_from(["balanced", "bitwise"]),
+    caps=st.tuples(st.integers(1, 2**24), st.none() | st.integers(1, 2**24)) | st.just((None, None)),
 )
-def test_its_plans_are_ours(script, size, workers, most, mode):
+def test_its_plans_are_ours(script, size, workers, most, mode, caps):
     """By their digests."""
-    plan = make_plan(BatchSizes(global_batch=size, max_micro=most, equality=mode), workers)
-    header = {"world_size": workers, "max_micro": most, "layout_version": plan.layout_version}
+    limits = dict(zip(("max_tokens", "attention_at"), caps, strict=True))
+    plan = make_plan(BatchSizes(global_batch=size, max_micro=most, equality=mode, **limits), workers)
+    header = {"world_size": workers, "max_micro": most, "layout_version": plan.layout_version, **limits}
     identity = {"global_batch": size, "equality": mode}
     assert script.plan_digest({**header, "identity": identity}) == plan.digest

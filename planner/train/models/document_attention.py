@@ -27,6 +27,9 @@ Pieces = list[list[Piece]]
 _PART = 2**22
 """elements of a mask that are read at once"""
 
+BY_TOKEN = ("position_ids", "cache_position")
+"""tensors that a model of transformers gives its attention, which attention that has the mask does not read"""
+
 # All layers of a forward pass have the same mask, or one of two.
 _PIECES: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
 
@@ -164,7 +167,7 @@ def use_in_transformers() -> None:
             return found
 
         # Other tensors, such as a bias by position, belong to whole rows.
-        if any(isinstance(value, Tensor) and value.ndim for value in settings.values()):
+        if any(isinstance(value, Tensor) and value.ndim for name, value in settings.items() if name not in BY_TOKEN):
             return one(query, key, value, attention_mask), None
         return attend(one, (query, key, value), attention_mask, tokens_dim=1), None
 

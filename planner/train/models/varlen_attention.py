@@ -24,7 +24,7 @@ from torch import Tensor
 from planner.errors import UserError
 from planner.job.compute import VARLEN
 from planner.train.models import private
-from planner.train.models.document_attention import begins_in
+from planner.train.models.document_attention import BY_TOKEN, begins_in
 from planner.train.models.head import moved
 
 _OTHER = "Write model.attention: auto"
@@ -33,7 +33,6 @@ _WIDTH_MULTIPLE, _MOST_WIDTH = 8, 256
 _LEAST_CAPABILITY = (8, 0)
 # What changes attention and the kernel has no argument for: a cap on scores, a sink, a bias, keys of earlier passes.
 _UNKNOWN = ("softcap", "s_aux", "position_bias", "cache")
-_KNOWN_TENSORS = ("position_ids", "cache_position")
 
 
 def boundaries_of(inputs: Tensor, documents: Tensor | None) -> Tensor:
@@ -141,7 +140,7 @@ def _obstacle(module: Any, query: Tensor, key: Tensor, value: Tensor, settings: 
     found += [
         name
         for name, value in settings.items()
-        if isinstance(value, Tensor) and value.ndim and name not in (*_KNOWN_TENSORS, *found)
+        if isinstance(value, Tensor) and value.ndim and name not in (*BY_TOKEN, *found)
     ]
     return f"the kernel has no {', '.join(found)}, which this model's attention takes" if found else ""
 

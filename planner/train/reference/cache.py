@@ -9,6 +9,7 @@ computation resumes from the finished parts, with any number of workers.
 """
 
 import hashlib
+import itertools
 import json
 import re
 import time
@@ -67,6 +68,26 @@ class CachedReference:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TokenLimit:
+    """Chunks of packed pairs, which hold at most so many tokens."""
+
+    row_tokens: NDArray[np.int64]
+    """`(rows,)`: input tokens of both completions with their prompts"""
+    max_tokens: int
+    """of a chunk. A row with more is a chunk by itself"""
+
+    def cut(self, chunk: range) -> list[range]:
+        """A chunk's rows as chunks within the limit, filled one after another."""
+        starts, tokens = [chunk.start], 0
+        for row in chunk:
+            tokens += int(self.row_tokens[row])
+            if tokens > self.max_tokens and row > starts[-1]:
+                starts.append(row)
+                tokens = int(self.row_tokens[row])
+        return [range(start, stop) for start, stop in itertools.pairwise([*starts, chunk.stop])]
+
+
+@dataclass(frozen=True, kw_only=True)
 class TableFiles:
     """The files of one table."""
 
@@ -75,6 +96,8 @@ class TableFiles:
     num_rows: int
     chunk_rows: int
     """rows that go through the model at once"""
+    limit: TokenLimit | None = None
+    """of chunks whose texts are packed. None: they are padded"""
 
     @property
     def rows_each(self) -> int:
@@ -89,8 +112,12 @@ class TableFiles:
 
     def chunks(self, start: int) -> list[range]:
         """The chunks of a part's rows that go through the model."""
-        stop = min(start + self.rows_each, self.num_rows)
-        return [range(i, min(i + self.chunk_rows, stop)) for i in range(start, stop, self.chunk_rows)]
+        stop = self._stop(start)
+        chunks = [range(i, min(i + self.chunk_rows, stop)) for i in range(start, stop, self.chunk_rows)]
+        return chunks if self.limit is None else [part for chunk in chunks for part in self.limit.cut(chunk)]
+
+    def _stop(self, start: int) -> int:
+        return min(start + self.rows_each, self.num_rows)
 
     def name(self, start: int) -> str:
         """The part's name in the run's storage."""
@@ -109,7 +136,7 @@ class TableFiles:
         self._require_format(content, start)
         begin, rest = content[: len(_BEGIN)], content[len(_BEGIN) :]
         digest, numbers = rest[:_DIGEST_BYTES], rest[_DIGEST_BYTES:]
-        num_rows = sum(map(len, self.chunks(start)))
+        num_rows = self._stop(start) - start
         if begin != _BEGIN or digest != self._digest(start, numbers) or len(numbers) != num_rows * 8:
             return None, f"{self.name(start)}: torn or altered (its digest does not match)"
         # `astype` also copies: the bytes that were read cannot be written, about which torch warns.
@@ -143,10 +170,12 @@ class TableFiles:
         return hashlib.sha256(f"{self.key} {start} ".encode() + numbers).digest()
 
 
-def parts_of(job: Job, model: str, dataset: SampleDataset, storage: Storage) -> TableFiles:
-    """The files of a job's table. Another model, data, precision or chunk makes another table.
+def parts_of(
+    job: Job, model: str, dataset: SampleDataset, storage: Storage, *, limit: TokenLimit | None = None
+) -> TableFiles:
+    """The files of a job's table. Another model, data, precision, chunk or limit makes another table.
 
-    `model` identifies the model's settings and the files of its first weights.
+    `model` identifies the model's settings and the files of its first weights. With `limit`, texts are packed.
     """
     depends_on = {
         "model": model,
@@ -157,8 +186,10 @@ def parts_of(job: Job, model: str, dataset: SampleDataset, storage: Storage) -> 
         "data": dataset.fingerprint,
         "rows": dataset.num_rows,
     }
+    if limit is not None:  # the other keys stay as they were
+        depends_on["packed"] = limit.max_tokens
     key = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()[:16]
-    return TableFiles(storage=storage, key=key, num_rows=dataset.num_rows, chunk_rows=job.batch.max_micro)
+    return TableFiles(storage=storage, key=key, num_rows=dataset.num_rows, chunk_rows=job.batch.max_micro, limit=limit)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,7 +247,8 @@ class TableBuilder:
         mine = chunks[world.rank :: world.world_size]
         # Ghosts, because FSDP needs every worker in a forward pass.
         mine += [range(0)] * (num_rounds - len(mine))
-        batches = world.agree(lambda: [pair_batch(self.dataset, list(rows), rows.start) for rows in mine])
+        make_batch = partial(pair_batch, self.dataset, is_packed=self.parts.limit is not None)
+        batches = world.agree(lambda: [make_batch(list(rows), rows.start) for rows in mine])
         values = []
         for batch in batches:
             hear()
