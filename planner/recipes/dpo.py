@@ -76,8 +76,6 @@ def read(
             f"eval_batch_size={gpus} or more"
         )
     draft = _draft(keys, choices, options, facts, method, gpus, micro or (None if gpus is None else 1))
-    padding = "" if fork.loss else _PADS
-    note_padding(draft, padding)
     reasons = {key: why for key, why in DPO_REASONS.items() if key not in fork.loss}
     finish(draft, keys, reasons, "the DPO repository does not read this key")
     if fork.loss:
@@ -94,7 +92,6 @@ def read(
         eval_batch=facts.eval_batch,
         draft=draft,
         foreign=facts,
-        padding=padding,
     )
 
 
@@ -159,6 +156,7 @@ def _draft(
     _set_objective(draft, keys, method, facts.fork)
     how = f"{facts.batch} as written: batch_size is the batch of all GPUs and accumulation steps"
     set_batch(draft, keys, options, facts.batch, micro, how)
+    note_padding(draft, "" if facts.fork.loss else _PADS)
     if gpus and (used := facts.outcome(gpus).batch or 0) != facts.batch:
         text = f"batch.global: at {gpus} GPUs the repository used only {used} of {facts.batch}, planner uses all"
         draft.derive("batch.global", facts.batch, text)

@@ -82,6 +82,7 @@ def set_batch(draft: Draft, keys: KeyReader, options: RecipeOptions, batch: int,
 
 def note_padding(draft: Draft, padding: str) -> None:
     """Notes what padding costs. `padding`: how the recipe's system pads, as a sentence, empty if nothing avoids it."""
+    draft.padding = padding
     if padding:
         text = (
             f"batch.max_tokens not set: {padding}. `planner plan JOB --lengths` shows what that costs, and "

@@ -13,7 +13,6 @@ from planner.recipes.drafting import (
     RecipeOptions,
     finish,
     make_own,
-    note_padding,
 )
 from planner.recipes.entries import Entry, KeyReader
 from planner.recipes.forks import Fork, fork_of
@@ -44,8 +43,6 @@ _TRAINERS = {
 _ANOTHER_LOSS = {"orpo": "planner's orpo takes the mean of its cross-entropy over tokens, HALOs over pairs"}
 # Losses of HALOs that have a reference model, where an older version says so by loss.use_reference_model.
 _WITH_REFERENCE = ("dpo", "cdpo", "ipo", "kto")
-_PADS = "HALOs pads each row to model.max_length, planner each micro-batch to its longest row"
-_LEGACY_PADS = "HALOs' branch legacy pads each batch to its longest row, planner each micro-batch"
 _LOADERS = re.compile(
     "(?:Conditional)?SFTDataLoader|(?:Score|Group|Unbalanced)*UnpairedPreferenceDataLoader|"
     "(?:PairedPreference|HalfPref|Pref)DataLoader"
@@ -123,8 +120,6 @@ def read(
     per_step = written // accumulation if meaning == "total" else written
     micro = None if gpus is None else max(per_step // gpus, 1)
     draft = make_draft(keys, options, facts, gpus, micro, launch, is_own=bool(why_own))
-    padding = "" if why_own else _LEGACY_PADS if facts.is_legacy else _PADS
-    note_padding(draft, padding)
     every = HALOS_REASONS | (HALOS_LEGACY_REASONS if facts.is_legacy else {})
     if keys.value("model.use_peft") is not True:
         every = {**every, "model.peft": "only read with model.use_peft=true"}
@@ -147,7 +142,6 @@ def read(
         draft=draft,
         foreign=facts,
         is_older=facts.is_legacy,
-        padding=padding,
     )
 
 

@@ -10,6 +10,7 @@ from planner.recipes.drafting import (
     carry,
     job_name,
     names_of,
+    note_padding,
     order_sections,
     plain,
     set_batch,
@@ -29,6 +30,8 @@ from planner.recipes.upstream_defaults import HALOS_DEFAULTS
 
 # HALOs' methods that are a planner objective of another name, with a setting.
 SHARED = {"cdpo": "dpo"}
+_PADS = "HALOs pads each row to model.max_length, planner each micro-batch to its longest row"
+_LEGACY_PADS = "HALOs' branch legacy pads each batch to its longest row, planner each micro-batch"
 
 
 def make_draft(
@@ -68,6 +71,7 @@ def make_draft(
         "legacy": f"{facts.batch} = {facts.written} x {facts.accumulation} accumulation steps (HALOs legacy)",
     }
     set_batch(draft, keys, options, facts.batch, micro, meanings[facts.meaning])
+    note_padding(draft, "" if is_own else _LEGACY_PADS if facts.is_legacy else _PADS)
     if gpus:
         whose = "--gpus" if options.gpus or launch is None else launch.source
         draft.derived.append(Note(key="gpus", text=f"tuned for {gpus} GPUs: {whose}"))

@@ -129,6 +129,8 @@ class Draft:
     to_do: list[ToDo] = field(default_factory=list)
     remarks: dict[str, str] = field(default_factory=dict)
     """job key -> a comment beside it in the job file"""
+    padding: str = ""
+    """how the recipe's system pads, as a sentence, if `batch.max_tokens` of the job avoids that. Else empty"""
 
     def set(self, ours: str, value: Any) -> None:
         """Set a dotted key of the job, without a note. Missing sections are created."""
@@ -204,8 +206,6 @@ class Recipe:
     """variables of trackers that the recipe's command sets"""
     repeats: tuple[str, ...] = ()
     """a text for each key that a file of the recipe has twice. Its system takes the last one"""
-    padding: str = ""
-    """how its system pads, as a sentence, if `batch.max_tokens` of a job avoids that. Else empty"""
     open_arguments: tuple[str, ...] = ()
     """arguments of the recipe's own command in shell variables that are not set"""
 
@@ -220,8 +220,8 @@ class Recipe:
             )
             made.append(Trap(name="not read", text=text))
         made += self.foreign.traps(options)
-        if self.padding:
-            text = f"{self.padding[0].upper()}{self.padding[1:]}. batch.max_tokens of a job avoids that."
+        if padding := self.draft.padding:
+            text = f"{padding[0].upper()}{padding[1:]}. batch.max_tokens of a job avoids that."
             made.append(Trap(name="padding", text=text))
         return made
 

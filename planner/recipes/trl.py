@@ -13,7 +13,6 @@ from planner.recipes.drafting import (
     RecipeOptions,
     finish,
     make_own,
-    note_padding,
 )
 from planner.recipes.entries import COMMAND_LINE, KeyReader
 from planner.recipes.recipe import Draft, Note, Recipe
@@ -24,7 +23,7 @@ from planner.recipes.trl_job import fill
 from planner.recipes.trl_keys import FALSE_TEXTS, METHODS, NO_SETTING, TRUE_TEXTS, TRUTHS
 from planner.recipes.trl_loss import changing
 from planner.recipes.trl_method import is_pretraining, method_of
-from planner.recipes.trl_padding import padding_of, padding_reasons
+from planner.recipes.trl_padding import padding_reasons
 from planner.recipes.trl_sizes import expand, sizes_of
 from planner.recipes.trl_trackers import EVERY_STEP
 from planner.recipes.trl_unknown import ENVIRONMENT, refuse_unknown
@@ -150,8 +149,6 @@ def read(keys: KeyReader, options: RecipeOptions, *, script: str, launch: Launch
     _ask_to_check(draft, facts)
     whose = "--gpus" if options.gpus else f"num_processes of {launch.source}" if launch else "--gpus"
     draft.derived.append(Note(key="gpus", text=f"tuned for {gpus} GPUs: {whose}"))
-    padding = "" if why_own else padding_of(keys)
-    note_padding(draft, padding)
     finish(draft, keys, _reasons(keys, is_own=bool(why_own)), NO_SETTING)
     if why_own:
         shown = method if loss == method else f"{method} ({loss})"
@@ -169,7 +166,6 @@ def read(keys: KeyReader, options: RecipeOptions, *, script: str, launch: Launch
         foreign=facts,
         script=script or (f"run_{method}.py" if is_older else ""),
         config_first=is_older and not script,
-        padding=padding,
     )
 
 

@@ -30,12 +30,7 @@ def facts_of(
     evaluates = strategy in {"steps", "epoch"}
     generation = _generation_batch(keys)
     num_generations = keys.whole("num_generations", 8, least=2) if method == "grpo" else None
-    max_steps = keys.value("max_steps", -1)
-    epochs_rule = isinstance(max_steps, int | float) and max_steps <= 0
-    steps = None if epochs_rule else keys.whole("max_steps")
-    epochs = None if steps else keys.number("num_train_epochs", 3.0)
-    if epochs == 0:
-        keys.refuse("num_train_epochs", "Write a number above 0, or max_steps")
+    steps, epochs = _length(keys)
     warmup, warmup_key = _warmup(keys)
     return TrlFacts(
         method=method,
@@ -76,6 +71,17 @@ def facts_of(
         groups_by_length=unit == "example" and groups_by_length(keys),
         handbook_keys=handbook_v03.keys_of(keys.entries),
     )
+
+
+def _length(keys: KeyReader) -> tuple[int | None, float | None]:
+    """Steps and epochs of the run, one of them None."""
+    max_steps = keys.value("max_steps", -1)
+    epochs_rule = isinstance(max_steps, int | float) and max_steps <= 0
+    steps = None if epochs_rule else keys.whole("max_steps")
+    epochs = None if steps else keys.number("num_train_epochs", 3.0)
+    if epochs == 0:
+        keys.refuse("num_train_epochs", "Write a number above 0, or max_steps")
+    return steps, epochs
 
 
 def _generation_batch(keys: KeyReader) -> int | None:

@@ -16,7 +16,7 @@ from planner.recipes.trl_data import set_data_of
 from planner.recipes.trl_datasets import named_sets
 from planner.recipes.trl_keys import VERSIONS
 from planner.recipes.trl_loss import note_loss, set_objective
-from planner.recipes.trl_padding import set_max_tokens
+from planner.recipes.trl_padding import set_padding
 from planner.recipes.trl_trackers import set_trackers
 from planner.recipes.trl_train import set_eval, set_optimizer, set_precision, set_schedule
 
@@ -57,8 +57,7 @@ def fill(
     if facts.splits_batches:
         how = f"{facts.batch} = {facts.micro} x {facts.accumulation}: split_batches counts over all GPUs"
     set_batch(draft, keys, options, facts.batch, held, how)
-    if not is_own:
-        set_max_tokens(draft, keys, method)
+    set_padding(draft, keys, method, is_own=is_own)
     for key in ("per_device_train_batch_size", "gradient_accumulation_steps"):
         keys.value(key)
     if facts.max_steps:

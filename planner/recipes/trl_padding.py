@@ -3,6 +3,7 @@
 from math import prod
 
 from planner.plan.factory import MAX_TOKENS
+from planner.recipes.drafting import note_padding
 from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Draft
 from planner.recipes.trl_keys import NO_SETTING
@@ -25,13 +26,20 @@ def cuts_padding_free(keys: KeyReader) -> bool:
     return keys.flag("padding_free") and ("max_length" not in keys.entries or keys.has("max_length"))
 
 
-def padding_of(keys: KeyReader) -> str:
+def set_padding(draft: Draft, keys: KeyReader, method: str, *, is_own: bool) -> None:
+    """Sets `batch.max_tokens` if TRL pads nothing, else notes that it pads. The user's own loop has no such cap."""
+    if not is_own:
+        _set_max_tokens(draft, keys, method)
+        note_padding(draft, _padding_of(keys))
+
+
+def _padding_of(keys: KeyReader) -> str:
     """How TRL pads, as a sentence. Empty if the recipe has something against padding."""
     has_order = groups_by_length(keys) or keys.value(_STRATEGY) == "batch_rebalance"
     return "" if keys.flag("packing") or keys.flag("padding_free") or has_order else _PADS
 
 
-def set_max_tokens(draft: Draft, keys: KeyReader, method: str) -> None:
+def _set_max_tokens(draft: Draft, keys: KeyReader, method: str) -> None:
     """Turns padding off if `padding_free` does, by a cap that no micro-batch exceeds."""
     micro, context = draft.job["batch"].get("max_micro"), draft.job["model"]["context"]
     if not keys.flag("padding_free") or keys.flag("packing") or micro is None:
