@@ -316,7 +316,9 @@ def beside_trl(lengths: list[tuple[int, int, int]]) -> dict[str, object]:
         "objective": "sft",
         "workers": 1,
         "trl": versions(python),
-        "samples_per_s": {way: round(size / statistics.median(itertools.chain(*found)), 2) for way, found in runs.items()},
+        "samples_per_s": {
+            way: round(size / statistics.median(itertools.chain(*found)), 2) for way, found in runs.items()
+        },
         "range": {way: [round(min(found), 2), round(max(found), 2)] for way, found in medians.items()},
         "steps": 2 * (_TRL_STEPS - _TRL_SLOW),
     }

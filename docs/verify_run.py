@@ -993,9 +993,7 @@ def check_generation(
 def check_placements(steps: list[dict], header: dict, unread: list[tuple[str, str]]) -> Iterator[str]:
     """Yield each step that says who computed what although its plan does, or that does not say it."""
     if is_by_length := header["layout_version"] == BY_LENGTH:
-        unread.append(
-            ("split over workers", "lengths of samples decide it, and planner audit derives it")
-        )
+        unread.append(("split over workers", "lengths of samples decide it, and planner audit derives it"))
     for number, step in enumerate(steps, header["step"]):
         if is_by_length != ("placement" in step):
             yield f"step {number}: it has {'no' if is_by_length else 'a'} placement on record"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from planner.job import GptModel
 from planner.train.models import document_attention
-from planner.train.models.document_attention import attend, mask_of, pieces_of, positions_in
+from planner.train.models.document_attention import attend, mask_of, pieces_in, pieces_of, positions_in
 from planner.train.models.gpt import Gpt
 
 LENGTHS = [[5, 1, 9, 1], [16], [3, 13]]
@@ -177,6 +177,30 @@ def test_a_piece_of_a_row_is_what_no_other_token_attends_to(lengths, kind):
     assert len(pieces) >= len(lengths)
 
 
+@given(st.lists(st.lists(st.integers(0, 2), min_size=6, max_size=6), min_size=1, max_size=3))
+def test_pieces_of_documents_are_those_of_their_mask(rows):
+    """Without making the mask."""
+    documents = torch.tensor(rows)
+    assert pieces_in(documents) == pieces_of(mask_of(documents))
+
+
+def test_our_own_model_makes_no_mask_on_a_cpu(monkeypatch):
+    """Compiled blocks need one."""
+    from planner.train.models import gpt
+    from planner.train.models.blocks import compile_block
+
+    made = []
+    monkeypatch.setattr(gpt, "mask_of", lambda documents: made.append(1) or mask_of(documents))
+    model = Gpt(GptModel(kind="gpt", layers=2, width=16, heads=2, context=16))
+    with torch.no_grad():  # where compiled blocks run as they are
+        expected = model(INPUTS, DOCUMENTS)
+        assert not made
+        for block in model.blocks:
+            compile_block(block)
+        torch.testing.assert_close(model(INPUTS, DOCUMENTS), expected, rtol=1e-5, atol=1e-6)
+    assert made == [1]
+
+
 def test_the_mask_of_a_long_row_is_read_in_parts(monkeypatch):
     """No copy of it in larger numbers, and the same pieces."""
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -215,6 +239,22 @@ def test_documents_are_computed_one_by_one():
     windowed = mask_of(documents) & torch.ones(7, 7).triu(-1).bool()
     assert torch.equal(attend(noted, (query, query, query), windowed, tokens_dim=2), query)
     assert calls == [(4, False), (3, False), (7, False), (4, True), (3, True)]
+
+
+def test_models_of_transformers_compute_documents_one_by_one(tiny_model, monkeypatch):
+    """Also if they give positions to their attention. Those are no bias."""
+    from torch.nn import functional
+
+    lengths, real = [], functional.scaled_dot_product_attention
+
+    def noted(query, *given, **settings):
+        lengths.append((query.shape[2], settings.get("attn_mask") is not None))
+        return real(query, *given, **settings)
+
+    model = hf_model(tiny_model("llama"), "sdpa")
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", noted)
+    model(INPUTS[:1], DOCUMENTS[:1])
+    assert lengths == [(length, False) for length in LENGTHS[0]] * 2
 
 
 def test_tokens_that_see_what_comes_later_are_not_causal():

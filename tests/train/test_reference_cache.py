@@ -11,7 +11,7 @@ from sample_sets import SampleSet
 from planner.errors import NewerFormat, TrainingFailed
 from planner.job import Job
 from planner.store.storage import Storage
-from planner.train.reference.cache import TableFiles, parts_of
+from planner.train.reference.cache import TableFiles, TokenLimit, parts_of
 
 
 @pytest.fixture
@@ -35,6 +35,23 @@ def test_what_was_written_is_read(parts):
         found, why = parts.read(start)
         assert np.array_equal(found, values(parts, start))
         assert not why
+
+
+@given(
+    tokens=st.lists(st.integers(1, 9), min_size=1, max_size=40), max_tokens=st.integers(1, 20), rows=st.integers(1, 5)
+)
+def test_packed_chunks_keep_to_their_limit(tokens, max_tokens, rows):
+    """Rows in order, in as large chunks as rows and tokens let them. A row too long is alone."""
+    limit = TokenLimit(row_tokens=np.array(tokens), max_tokens=max_tokens)
+    parts = TableFiles(storage=Storage("/nowhere"), key="k", num_rows=len(tokens), chunk_rows=rows, limit=limit)
+    chunks = parts.chunks(0)
+    assert [row for chunk in chunks for row in chunk] == list(range(len(tokens)))
+    for chunk in chunks:
+        held = sum(tokens[row] for row in chunk)
+        assert len(chunk) <= rows
+        assert held <= max_tokens or len(chunk) == 1
+        is_last = chunk.stop == len(tokens) or chunk.stop % rows == 0
+        assert is_last or held + tokens[chunk.stop] > max_tokens
 
 
 HARMS = ("cut", "a byte", "a letter", "no format", "empty", "only a digest", "another part's", "another key's")
