@@ -1,13 +1,19 @@
 """Which passes of a block are compiled."""
 
+import copy
 from functools import partial
 
 import pytest
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
+from transformers import AutoModelForCausalLM
 
+from planner.data.model_folder import ModelFolder
+from planner.job import GptModel, HfModel
 from planner.train.models.blocks import compile_block
+from planner.train.models.gpt import Gpt
+from planner.train.models.hf import HfCausal, build_on_meta
 
 pytestmark = pytest.mark.process
 
@@ -35,3 +41,30 @@ def test_ghosts_and_passes_without_gradients_make_no_graphs(monkeypatch):
         with torch.no_grad():
             block(torch.randn(rows, tokens, 4))
     assert 1 <= counters["stats"]["unique_graphs"] - before <= 2
+
+
+def packed_row(lengths):
+    """Tokens, and document numbers if there are several texts."""
+    documents = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))[None]
+    return torch.arange(sum(lengths))[None] % 256, documents if len(lengths) > 1 else None
+
+
+@pytest.mark.parametrize("kind", ["gpt", "hf"])
+def test_packed_rows_make_two_graphs(tiny_model, monkeypatch, kind):
+    """For any number of texts and tokens, and for one text alone, which has no mask. The numbers are the plain ones."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    plain = Gpt(GptModel(kind="gpt", layers=2, width=16, heads=2, context=16)) if kind == "gpt" else None
+    if plain is None:
+        folder = ModelFolder.find(HfModel(kind="hf", path=str(tiny_model("llama")), context=16))
+        plain = HfCausal(AutoModelForCausalLM.from_pretrained(folder.path, attn_implementation="sdpa"))
+        build_on_meta(folder)  # planner's sdpa gets its name
+    compiled, before = copy.deepcopy(plain), counters["stats"]["unique_graphs"]
+    for block in compiled.blocks if kind == "gpt" else compiled.hf.model.layers:
+        compile_block(block)
+    for lengths in ([3, 5, 2], [4], [1], [7, 1], [2, 3, 4, 5, 6], [9], [16, 16]):
+        for model in (plain, compiled):
+            model.zero_grad()
+            model(*packed_row(lengths)).square().sum().backward()
+        for one, other in zip(plain.parameters(), compiled.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-4)
+    assert counters["stats"]["unique_graphs"] - before == 2
