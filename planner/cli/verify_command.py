@@ -58,8 +58,9 @@ def verify(
 ) -> None:
     """Train the job twice, at one world size and through several, and compare the two runs.
 
-    With batch.equality: bitwise, every bit must agree. With balanced, losses must agree to a stated tolerance, both
-    without dropout, whose masks depend on the world size. Exits with 1 if they do not, or cannot be compared.
+    With batch.equality: bitwise, every bit must agree.
+    With balanced, losses must agree to a stated tolerance, both without dropout, whose masks depend on the world size.
+    Exits with 1 if they do not, or cannot be compared.
     It runs on the CPU, or with --gpu on GPUs.
     Example: planner verify job.yaml --history 4,3,5,1
     """

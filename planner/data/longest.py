@@ -46,5 +46,12 @@ def _longest(dataset: SampleDataset, num_rows: int) -> tuple[int, int]:
 
 
 def _named(row: int, dataset: SampleDataset) -> str:
-    behind = row - training_part(dataset).num_rows
-    return f"row {row} of data" if behind < 0 else f"row {behind} of those of eval.data"
+    training = training_part(dataset)
+    behind = row - training.num_rows
+    if behind >= 0:
+        return f"row {behind} of those of eval.data (the first is row 0)"
+    for part in training.sets:
+        if row < part.num_rows:
+            return f"row {row} of {part.name} in data.mixture (the first is row 0)"
+        row -= part.num_rows
+    return f"row {row} of data (the first is row 0)"

@@ -8,7 +8,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from planner.pictures.canvas import COLOURS, Size, figure, inset, mark_times
-from planner.report.plan_table import split_text
+from planner.report.plan_table import BY_LENGTH, split_text
 from planner.story.values import Change, Phase
 
 MOST_PHASES = 1000
@@ -115,7 +115,9 @@ def _label_phase(axes: Axes, phase: Phase, room: float, second: float, size: Siz
             weight="bold",
         )
     small = size.font - 1
-    if lines := fitted(phase.shares, room / (small * _CHARACTER)):
+    characters = room / (small * _CHARACTER)
+    by_length = BY_LENGTH if len(BY_LENGTH) <= characters else ""
+    if lines := by_length if phase.by_length else fitted(phase.shares, characters):
         axes.annotate(lines, middle, (0, -6), textcoords="offset points", ha="center", va="top", size=small)
 
 

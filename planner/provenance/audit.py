@@ -8,6 +8,7 @@ makes the verdict. It needs the run's folder and the data, no torch and no Ray.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from planner.plan.by_length import ByLength
 from planner.provenance.certificate import TensorDigests, check_certificate
 from planner.provenance.identity import recorded_plan
 from planner.provenance.lineage import Segment, read_lineage
@@ -36,6 +37,8 @@ class GenerationSteps:
     """steps that earlier generations did after its first step and did not commit: it computed them again"""
     from_memory: bool = False
     """it resumed from copies in memory of a step that was held and not durable"""
+    by_length: bool = False
+    """each step has a split of its own. `shares` and `accumulation_steps` are those of samples of equal length"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +155,7 @@ def _phases(segments: Sequence[Segment], discarded: Mapping[int, int]) -> tuple[
                 end_step=segment.end_step,
                 recomputed_before=sum(n for g, n in discarded.items() if before <= g < header.generation),
                 from_memory=header.parent_is_held,
+                by_length=isinstance(plan, ByLength),
             )
         )
         before = header.generation

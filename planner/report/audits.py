@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from planner.base.text import counted
 from planner.provenance.audit import Audit
 from planner.provenance.set_uses import SetUse
-from planner.report.plan_table import split_text
+from planner.report.plan_table import BY_LENGTH, split_text
 from planner.report.text_columns import aligned
 
 _MOST_STEPS = 10
@@ -21,8 +21,8 @@ def phase_table(audit: Audit) -> list[str]:
         (
             str(phase.generation),
             str(phase.world_size),
-            split_text(phase.shares),
-            str(phase.accumulation_steps),
+            BY_LENGTH if phase.by_length else split_text(phase.shares),
+            f"{phase.accumulation_steps}{'+' if phase.by_length else ''}",
             f"[{phase.first_step}, {phase.end_step})",
             str(phase.recomputed_before),
         )

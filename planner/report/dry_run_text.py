@@ -33,6 +33,7 @@ def dry_run_text(start: Start, ahead: Forecast, width: int | None = None) -> lis
         *([("warning", start.warning)] if start.warning else []),
         *(("warning", text) for text in start.passed_over),
         ("steps", f"{_steps(start)}, {counted(job.batch.global_batch, 'sample')} each"),
+        *_labelled("batch", _by_length(job)),
         *([("after", job.after.whole_text)] if job.after else []),
         *(("changed", change) for change in start.changes),
         *(("length", text_of(event)) for event in conversions(job, start.num_samples)),
@@ -83,6 +84,16 @@ def gradient_text(rule: GradientRule, num_parameters: int | None, *, is_own: boo
 def _gradient(job: Job, ahead: Forecast) -> tuple[str, ...]:
     num_parameters = None if isinstance(ahead.commits, NotKnown) else ahead.commits.shapes.num_parameters
     return gradient_text(gradient_rule(job), num_parameters, is_own=job.is_own)
+
+
+def _by_length(job: Job) -> tuple[str, ...]:
+    if job.batch.max_tokens is None:
+        return ()
+    caps = f"{counted(job.batch.max_micro, 'sample')} and {job.batch.max_tokens:,} tokens (batch.max_tokens)"
+    return (
+        f"A micro-batch has at most {caps}, by the lengths of each step's samples.",
+        "The table below assumes samples of equal length: planner plan JOB --lengths shows what steps cost.",
+    )
 
 
 def _notes(start: Start) -> list[str]:

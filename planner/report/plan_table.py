@@ -15,6 +15,8 @@ _COLUMNS = ("GPUs", "used", "split", "micro-batch", "rounds", "cost", "efficienc
 # The cost without exact bits, and what they add.
 _BITWISE_COLUMNS = (*_COLUMNS, "balanced cost", "split cost")
 
+BY_LENGTH = "by length"
+"""instead of a split, where the lengths of each step's samples decide it"""
 
 Mixes = Mapping[int, "Mix"]
 """world size -> the nodes that it runs on"""
@@ -27,7 +29,7 @@ def split_text(shares: Iterable[tuple[int, int | str]]) -> str:
 
 def plan_split(plan: Plan) -> str:
     """`split_text` of a plan. By length, each step has another split."""
-    return "by length" if isinstance(plan, ByLength) else split_text(plan.shares)
+    return BY_LENGTH if isinstance(plan, ByLength) else split_text(plan.shares)
 
 
 def plan_table(

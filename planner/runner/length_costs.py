@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from planner.data.base import Progress, SampleDataset, no_progress
+from planner.data.longest import require_fitting
 from planner.data.samples import Feedback, Pair, Sample, Text
 from planner.errors import PlanError
-from planner.job import Job, batch_sizes
+from planner.job import Job, RowsData, batch_sizes
+from planner.job.step_schedule import total_steps
 from planner.order.order import Order
 from planner.plan import Plan, make_plan
 from planner.plan.by_length import ByLength
@@ -74,14 +76,15 @@ def length_costs(job: Job, counts: Sequence[int], progress: Progress = no_progre
     """Open the data of a job, and find what its first steps cost at each worker count.
 
     Raises:
-        DataError: the data cannot be read, or does not tell its lengths.
-        PlanError: no plan serves a count, or a sample is longer than `batch.max_tokens`.
+        DataError: the data cannot be read, does not tell its lengths, or has a sample above `batch.max_tokens`.
+        PlanError: the job's kind of data does not tell its lengths, or no plan serves a count.
     """
-    if job.is_own:
-        raise PlanError("--lengths: the samples of this job come from your own code, so their lengths are not known")
+    _require_lengths(job)
     dataset, order = open_data(job, progress)
+    require_fitting(job, dataset)
     size = job.batch.global_batch
-    num_steps = min(_MOST_STEPS, max(_FEWEST_STEPS, _MOST_ASSIGNMENTS // len(counts)), max(1, _MOST_SAMPLES // size))
+    most = min(_MOST_STEPS, max(_FEWEST_STEPS, _MOST_ASSIGNMENTS // len(counts)), max(1, _MOST_SAMPLES // size))
+    num_steps = min(most, total_steps(job, order.num_samples))
     steps = [_Step.of(dataset, order, number * size, size) for number in range(num_steps)]
     found = [_at(job, count, steps) for count in counts]
     tokens = [count for step in steps for count in step.tokens]
@@ -93,6 +96,16 @@ def length_costs(job: Job, counts: Sequence[int], progress: Progress = no_progre
         largest_padded=max(largest for _, largest in found),
         costs=tuple(costs for costs, _ in found),
     )
+
+
+def _require_lengths(job: Job) -> None:
+    if job.is_own:
+        raise PlanError("--lengths: the samples of this job come from your own code, so their lengths are not known")
+    if isinstance(job.data, RowsData) and job.data.tokenize == "on_demand":
+        raise PlanError(
+            "--lengths: data.tokenize on_demand does not know how long samples are. Add --set data.tokenize=ahead, "
+            "which tokenizes all rows now"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

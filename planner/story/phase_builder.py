@@ -4,6 +4,7 @@ from array import array
 from collections import deque
 
 from planner.plan import Plan
+from planner.plan.by_length import ByLength
 from planner.provenance.identity import recorded_plan
 from planner.store.records import GenerationRecord, StepRecord
 from planner.story.curves import curve
@@ -66,4 +67,5 @@ class PhaseBuilder:
             samples=int(sum(self._samples)),
             busy_s=self._busy_s,
             told=tuple(self._told),
+            by_length=isinstance(plan, ByLength),
         )

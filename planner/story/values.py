@@ -49,6 +49,8 @@ class Phase:
     """of all its steps"""
     told: tuple["Told", ...]
     """its last events, oldest first"""
+    by_length: bool = False
+    """each step has a split of its own. Shares, rounds and efficiency are those of samples of equal length"""
 
     @property
     def samples_per_s(self) -> float:

@@ -84,6 +84,14 @@ def test_compute_and_the_length_of_samples_are_in_both_forms(cli, job):
     assert warning in cli(*arguments).out
 
 
+def test_a_limit_of_tokens_is_named_and_the_table_says_what_it_assumes(cli, job):
+    """Without it, nothing is said of it."""
+    limited, plain = (cli("run", job, *more, "--dry-run").out for more in (("--set", "batch.max_tokens=16"), ()))
+    assert "batch     A micro-batch has at most 4 samples and 16 tokens (batch.max_tokens)" in limited
+    assert "The table below assumes samples of equal length" in limited
+    assert "batch.max_tokens" not in plain
+
+
 def test_a_loop_of_ones_own_is_not_clipped_unless_asked(cli, own_job, tmp_path):
     """The user owns the optimizer, so planner adds nothing that they did not ask for."""
     (tmp_path / "loop.py").write_text("def dataset():\n    return range(9)\n\ndef train(run):\n    pass\n")

@@ -497,6 +497,31 @@ def test_notes_wrap_in_their_column_if_it_is_wide_enough(demo):
     assert text.endswith("64 workers are just as fast")
 
 
+def lengths_of(answer):
+    """What `--lengths --json` says of the first count."""
+    assert answer.code == 0, answer.err
+    return json.loads(answer.out)[0]["lengths"]
+
+
+def test_lengths_are_those_of_the_steps_that_the_job_has(demo, cli):
+    """A short job has fewer steps than are looked at, and a long one has more."""
+    looked_at = [
+        lengths_of(cli("plan", demo, "--gpus", "2", "--lengths", "--json", "--set", f"train.steps={steps}"))["steps"]
+        for steps in (1, 3, 9999)
+    ]
+    assert looked_at == [1, 3, 200]
+
+
+def test_lengths_refuse_what_the_run_refuses(demo, cli):
+    """The error names the longest sample of all data, so the value that it advises fits."""
+    asked = ("plan", demo, "--lengths", "--gpus", "2", "--set")
+    refused, good = cli(*asked, "batch.max_tokens=15"), cli(*asked, "batch.max_tokens=16")
+    assert (refused.code, refused.out) == (2, "")
+    assert "has 16 tokens, the most of all" in refused.err
+    assert "Write at least batch.max_tokens: 16" in refused.err
+    assert "by length" in good.out
+
+
 @pytest.mark.process
 def test_the_module_and_the_console_script_are_the_same(demo, cli):
     """`python -m planner.cli` prints the same as `planner`."""

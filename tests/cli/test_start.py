@@ -444,7 +444,7 @@ def test_the_samples_of_a_finished_run_need_not_fit(cli, recorded):
     command = ("run", recorded.job, "--nodes", "1", "--set", "batch.max_tokens=15")
     finished, longer = cli(*command), cli(*command, "--set", "train.steps=9")
     assert (finished.code, "finished at step 4" in finished.out) == (0, True), finished.err
-    assert "batch.max_tokens: row 0 of data has 16 tokens" in longer.err
+    assert "batch.max_tokens: row 0 of data (the first is row 0) has 16 tokens" in longer.err
 
 
 def test_limits_of_tokens_are_in_the_ledger(cli, recorded, tmp_path, reached):

@@ -1,5 +1,6 @@
 """The longest sample of a job's data must fit into a micro-batch of `batch.max_tokens`."""
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +12,7 @@ from planner.data.evaluation import WithEvaluation
 from planner.data.longest import require_fitting
 from planner.data.open import open_dataset
 from planner.errors import DataError
-from planner.job import Job, TextData
+from planner.job import ChatData, Job, TextData
 from planner.train.setup import set_up
 
 CHATS = [{"prompt": "abc", "completion": "d" * n} for n in range(1, 9)]
@@ -34,12 +35,23 @@ def test_the_longest_sample_must_fit(tmp_path, monkeypatch, rows_per_read):
     with pytest.raises(DataError) as refused:
         require_fitting(job(most - 1, data, model), found)
     assert str(refused.value) == (
-        f"batch.max_tokens: row 1 of data has {most} tokens, the most of all, and a micro-batch takes {most - 1}. "
-        f"Write at least batch.max_tokens: {most}, or lower model.context"
+        f"batch.max_tokens: row 1 of data (the first is row 0) has {most} tokens, the most of all, and a micro-batch "
+        f"takes {most - 1}. Write at least batch.max_tokens: {most}, or lower model.context"
     )
     both = WithEvaluation(training=opened("chat", CHATS[:2], tmp_path), evaluation=found, chosen=np.array([0, 3]))
-    with pytest.raises(DataError, match=r"row 1 of those of eval\.data has"):
+    with pytest.raises(DataError, match=r"row 1 of those of eval\.data \(the first is row 0\) has"):
         require_fitting(job(most - 1, data, model), both)
+
+
+def test_a_row_of_a_mixture_is_named_by_its_file(tmp_path):
+    """Rows of the second set count from 0 again."""
+    for name, rows in (("short", CHATS[:3]), ("long", CHATS[3:])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    sets = [{"path": str(tmp_path / "short.jsonl")}, {"path": str(tmp_path / "long.jsonl")}]
+    data, model = ChatData.model_validate({"kind": "chat", "mixture": sets}), gpt(1000)
+    found = open_dataset(data, model)
+    with pytest.raises(DataError, match=r"row 4 of \S*long\.jsonl in data\.mixture \(the first is row 0\) has"):
+        require_fitting(job(1, data, model), found)
 
 
 @pytest.mark.parametrize(("max_tokens", "asked"), [(8, 1), (7, 100)])
@@ -50,7 +62,7 @@ def test_lengths_of_windows_are_not_taken_if_the_context_fits(tmp_path, max_toke
     found = open_dataset(data, model)
 
     class Asked:
-        num_rows = found.num_rows
+        num_rows, sets = found.num_rows, ()
 
         def lengths(self, rows):
             seen.extend(rows)
@@ -81,5 +93,5 @@ def test_a_worker_checks_it_too(tmp_path):
 
     for limit in (most, None, most):
         worker(limit)
-    with pytest.raises(DataError, match=rf"batch.max_tokens: row 7 of data has {most} tokens"):
+    with pytest.raises(DataError, match=rf"batch.max_tokens: row 7 of data \(the first is row 0\) has {most} tokens"):
         worker(most - 1)

@@ -172,6 +172,13 @@ def test_the_phases_word_for_word():
     ]
 
 
+def test_a_phase_by_length_has_no_split():
+    """Each of its steps has another one, and at least so many rounds."""
+    phase = replace(PHASES[0], by_length=True)
+    _, row = phase_table(replace(CLEAN, phases=(phase,)))
+    assert row.split() == ["1", "4", "by", "length", "2+", "[0,", "40)", "0"]
+
+
 def test_a_certificate_is_printed_whole():
     """64 digits, to compare with those of another person."""
     assert f"weights       SHA-256 {'ab' * 32}" in verdict(dataclasses.replace(CLEAN, weights="ab" * 32))

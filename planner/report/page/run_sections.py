@@ -97,6 +97,8 @@ def _timeline(run: ReportedRun) -> list[Html]:
         "stacked, one band per worker. The thick line is what entered each step. Dotted: no step was done. Numbers "
         "above dashed lines are those of the list below."
     )
+    if any(phase.by_length for phase in story.phases):
+        caption += " By length: each step has a split of its own, and bands are those of samples of equal length."
     drawn = _drawn(run, "timeline", "Workers and global batch", timeline_words(story), caption, phase_rows(story))
     return [*drawn, *_changes(story)]
 

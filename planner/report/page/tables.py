@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from planner.report.page.html import Html, table
 from planner.report.page.sentences import number, span
-from planner.report.plan_table import split_text
+from planner.report.plan_table import BY_LENGTH, split_text
 from planner.story.curves import Curve
 from planner.story.values import RunHistory
 
@@ -42,9 +42,9 @@ def phase_rows(story: RunHistory) -> Html:
         (
             str(phase.generation),
             str(phase.workers),
-            split_text(phase.shares),
-            str(phase.rounds),
-            f"{phase.efficiency:.1%}",
+            BY_LENGTH if phase.by_length else split_text(phase.shares),
+            f"{phase.rounds}{'+' if phase.by_length else ''}",
+            "-" if phase.by_length else f"{phase.efficiency:.1%}",
             f"[{phase.first_step}, {phase.end_step})",
             str(recomputed.get(phase.generation, 0)),
             f"{phase.samples_per_s:.1f}",
