@@ -290,7 +290,8 @@ def _longest_first(samples: _Samples, order: Sequence[int], width: int, targets:
     tokens, costs, max_micro = samples.tokens, samples.costs, samples.max_micro
     size = width * len(targets)
     # An entry is (what is filled, as seen from the highest target) * size + the micro-batch. Integers compare fast.
-    heap = [(max(targets) - targets[index // width]) * size + index for index in range(size)]
+    highest = max(targets)
+    heap = [(highest - targets[index // width]) * size + index for index in range(size)]
     heapify(heap)
     bins: _Bins = [[] for _ in range(size)]
     room = [samples.max_tokens] * size
