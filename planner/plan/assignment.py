@@ -88,8 +88,8 @@ class Assignment:
 def assign_balanced(lengths: SampleLengths, world_size: int, *, max_micro: int, max_tokens: int) -> Assignment:
     """Spread a step's samples over the workers at a step cost that is close to the least.
 
-    Rounds are the fewest that bisection finds for one of the packings below. Each sample alone always fits. With one more
-    round the cost may be lower, but that round's collectives take time, too.
+    Rounds are the fewest that bisection finds for one of the packings below. Each sample alone always fits. With one
+    more round the cost may be lower, but that round's collectives take time, too.
 
     longest first   Samples by falling cost, each to the micro-batch with the least cost so far that has room: LPT
                     (Graham 1969, Bounds on multiprocessing timing anomalies), here with two caps.

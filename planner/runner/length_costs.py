@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from planner.data.base import Progress, SampleDataset, no_progress
+from planner.data.longest import require_fitting, require_lengths
 from planner.data.samples import Feedback, Pair, Sample, Text
 from planner.errors import PlanError
 from planner.job import Job, batch_sizes
@@ -74,12 +75,14 @@ def length_costs(job: Job, counts: Sequence[int], progress: Progress = no_progre
     """Open the data of a job, and find what its first steps cost at each worker count.
 
     Raises:
-        DataError: the data cannot be read, or does not tell its lengths.
-        PlanError: no plan serves a count, or a sample is longer than `batch.max_tokens`.
+        DataError: the data cannot be read, does not tell its lengths, or has a sample longer than `batch.max_tokens`.
+        PlanError: no plan serves a count.
     """
     if job.is_own:
         raise PlanError("--lengths: the samples of this job come from your own code, so their lengths are not known")
     dataset, order = open_data(job, progress)
+    require_lengths(dataset)
+    require_fitting(job, dataset)
     size = job.batch.global_batch
     num_steps = min(_MOST_STEPS, max(_FEWEST_STEPS, _MOST_ASSIGNMENTS // len(counts)), max(1, _MOST_SAMPLES // size))
     steps = [_Step.of(dataset, order, number * size, size) for number in range(num_steps)]
