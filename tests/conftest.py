@@ -90,7 +90,7 @@ def tiny_model(tmp_path_factory):
         import torch
         from transformers import AutoConfig, AutoModelForCausalLM
 
-        config = AutoConfig.for_model(family, **{**_SIZES, **FAMILIES[family], **changes})
+        config = AutoConfig.for_model(family, **{**_SIZES, **FAMILIES.get(family, {}), **changes})
         folder = tmp_path_factory.mktemp(family)
         with torch.random.fork_rng():
             torch.manual_seed(7)

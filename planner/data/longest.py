@@ -24,6 +24,7 @@ def require_fitting(job: Job, dataset: SampleDataset) -> None:
     most, window = job.batch.max_tokens, job.data.sample_tokens(job.model)
     if most is None:
         return
+    require_lengths(dataset)
     is_bound = window is not None and window <= most
     # One row shows whether lengths are known at all.
     row, length = _longest(dataset, 1 if is_bound else dataset.num_rows)
@@ -32,6 +33,19 @@ def require_fitting(job: Job, dataset: SampleDataset) -> None:
             "batch.max_tokens",
             f"{_named(row, dataset)} has {counted(length, 'token')}, the most of all, and a micro-batch takes {most}. "
             f"Write at least batch.max_tokens: {length}, or lower model.context",
+        )
+
+
+def require_lengths(dataset: SampleDataset) -> None:
+    """Check that a data set has lengths at all. A package's class may be from before there were any.
+
+    Raises:
+        DataError: it has none.
+    """
+    if not hasattr(part := training_part(dataset), "lengths"):
+        raise DataError(
+            f"{type(part).__name__} has no method lengths(rows), so how long its samples are is not known. Remove "
+            "batch.max_tokens, or update the package that has this kind of data"
         )
 
 

@@ -88,8 +88,8 @@ class Assignment:
 def assign_balanced(lengths: SampleLengths, world_size: int, *, max_micro: int, max_tokens: int) -> Assignment:
     """Spread a step's samples over the workers at a step cost that is close to the least.
 
-    Rounds are the fewest that bisection finds for one of the packings below. Each sample alone always fits.
-    With one more round the cost may be lower, but that round's collectives take time, too.
+    Rounds are the fewest that bisection finds for one of the packings below. Each sample alone always fits. With one
+    more round the cost may be lower, but that round's collectives take time, too.
 
     longest first   Samples by falling cost, each to the micro-batch with the least cost so far that has room: LPT
                     (Graham 1969, Bounds on multiprocessing timing anomalies), here with two caps.
@@ -290,7 +290,8 @@ def _longest_first(samples: _Samples, order: Sequence[int], width: int, targets:
     tokens, costs, max_micro = samples.tokens, samples.costs, samples.max_micro
     size = width * len(targets)
     # An entry is (what is filled, as seen from the highest target) * size + the micro-batch. Integers compare fast.
-    heap = [(max(targets) - targets[index // width]) * size + index for index in range(size)]
+    highest = max(targets)
+    heap = [(highest - targets[index // width]) * size + index for index in range(size)]
     heapify(heap)
     bins: _Bins = [[] for _ in range(size)]
     room = [samples.max_tokens] * size

@@ -87,7 +87,26 @@ class BalancedByLength(ByLength, Balanced):
 
 @dataclass(frozen=True, kw_only=True)
 class BitwiseByLength(ByLength, Bitwise):
-    """Micro-batches that do not depend on W. Workers take them in turn."""
+    """Micro-batches that do not depend on W. Workers take them in turn.
+
+    There are at least `ceil(G / m)` of them, and more where the cap on tokens is the tighter one. Only lengths tell.
+    So no worker that could have one is taken to be idle: with a high `max_micro`, one worker alone would be used.
+    """
+
+    @property
+    def workers_used(self) -> int:
+        """`min(W, G)`: each sample may need a micro-batch of its own."""
+        return min(self.world_size, self.global_batch)
+
+    @property
+    def work(self) -> float:
+        """`G / U`, where enough micro-batches follow from the lengths."""
+        return self.global_batch / self.workers_used
+
+    @property
+    def fewest_workers_as_fast(self) -> int:
+        """All that may have samples."""
+        return self.workers_used
 
     def _assigned(self, lengths: SampleLengths) -> Assignment:
         return assign_bitwise(lengths, self.world_size, max_micro=self.max_micro, max_tokens=self.max_tokens)

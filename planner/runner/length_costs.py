@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from planner.data.base import Progress, SampleDataset, no_progress
-from planner.data.longest import require_fitting
+from planner.data.longest import require_fitting, require_lengths
 from planner.data.samples import Feedback, Pair, Sample, Text
 from planner.errors import PlanError
 from planner.job import Job, RowsData, batch_sizes
@@ -81,6 +81,7 @@ def length_costs(job: Job, counts: Sequence[int], progress: Progress = no_progre
     """
     _require_lengths(job)
     dataset, order = open_data(job, progress)
+    require_lengths(dataset)
     require_fitting(job, dataset)
     size = job.batch.global_batch
     most = min(_MOST_STEPS, max(_FEWEST_STEPS, _MOST_ASSIGNMENTS // len(counts)), max(1, _MOST_SAMPLES // size))

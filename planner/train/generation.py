@@ -47,6 +47,8 @@ def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
 
     def objective(note: WriteNote) -> tuple[Objective, StepFlops]:
         config, world, setup = launch.job.objective, generation.world, generation.setup
+        if generation.has_other_job:  # its weights are there only now
+            _require_packed(launch.job, world, state.model)
         # One worker looks: the digests of the data were compared, so the others have the same rows.
         world.from_first(lambda: check_rows(config, setup.dataset, setup.order))
         reference = _reference(generation, state, note)
@@ -147,8 +149,8 @@ def _require_packed(job: Job, world: World, model: nn.Module) -> None:
 
 
 def _check_reference(generation: Generation, model: nn.Module) -> None:
-    """Check a reference that is another model, once per run. The policy's own kind was checked."""
-    if generation.is_fresh and generation.setup.folders.reference:
+    """Check a reference that is another model, once per job of the run. The policy's own kind was checked."""
+    if (generation.is_fresh or generation.has_other_job) and generation.setup.folders.reference:
         _require_packed(generation.job, generation.world, model)
 
 
@@ -176,7 +178,7 @@ def make_state(generation: Generation) -> TrainState:
     is_fresh, earlier = generation.is_fresh, _earlier_weights(generation)
     config = generation.setup.folders.model or job.model
     model = make_model(config, job.train, world, first_weights=is_fresh, earlier=earlier)
-    # A run that resumes has no weights before its commit is loaded. It was checked when it began.
+    # A run that resumes has no weights before its commit is loaded (`train` checks those of a changed job).
     if is_fresh:
         _require_packed(job, world, model)
     # A forward pass without backward leaves some parameters unsharded, and an optimizer over those would train nothing.

@@ -84,6 +84,11 @@ class Generation:
         """Whether this is a new run, so that the model begins with its first weights."""
         return self.claim.manifest is None
 
+    @property
+    def has_other_job(self) -> bool:
+        """Whether the commit that it resumes from is by another job. The run may have begun without `max_tokens`."""
+        return self.claim.manifest is not None and bool(self.claim.start.changed)
+
 
 def begin(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hooks) -> Generation:
     """Join the other workers, compare what each derives by itself, and claim a generation.

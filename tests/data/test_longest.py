@@ -54,6 +54,17 @@ def test_a_row_of_a_mixture_is_named_by_its_file(tmp_path):
         require_fitting(job(1, data, model), found)
 
 
+def test_a_class_from_before_there_were_lengths_is_refused(tmp_path):
+    """A package wrote it. It is refused in words, also beside an evaluation that has lengths."""
+    found = opened("chat", CHATS, tmp_path)
+    data, model = job_data("chat", tmp_path / "rows.jsonl"), gpt(1000)
+    both = WithEvaluation(training=SimpleNamespace(num_rows=3), evaluation=found, chosen=np.array([0]))
+    for each in (SimpleNamespace(num_rows=3), both):
+        require_fitting(job(None, data, model), each)
+        with pytest.raises(DataError, match=r"SimpleNamespace has no method lengths\(rows\)"):
+            require_fitting(job(1000, data, model), each)
+
+
 @pytest.mark.parametrize(("max_tokens", "asked"), [(8, 1), (7, 100)])
 def test_lengths_of_windows_are_not_taken_if_the_context_fits(tmp_path, max_tokens, asked):
     """There may be thousands of millions of them. One row shows that lengths are known."""

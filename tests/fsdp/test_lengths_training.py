@@ -6,11 +6,12 @@ import random
 import pytest
 from sample_sets import write_rows
 from test_bitwise import result
+from test_hf_training import hf, hf_job, run_hf
 from test_training import crash_at
 from verifiers import run_script
 from worker_functions import make_job, records, run_job
 
-from planner.errors import TrainingFailed
+from planner.errors import TrainingFailed, UserError
 from planner.provenance.audit import audit
 from planner.rehearsal.on_processes import rehearse, train_observed
 from planner.rehearsal.stages import stages
@@ -147,3 +148,16 @@ def test_loader_processes_find_the_same(workers, tmp_path):
         workers.run(run_job, 2, job, str(tmp_path / str(processes)))
         steps.append([(s["placement"], s["checksum"], s["loss"]) for s in records(tmp_path / str(processes))])
     assert json.dumps(steps[0]) == json.dumps(steps[1])
+
+
+def test_a_model_is_checked_when_a_resumed_run_gets_max_tokens(workers, texts, tiny_model, tmp_path):
+    """Its documents would see each other. The run that it resumes had one text in each row."""
+    model = hf(tiny_model("opt"), weights="random")
+    for max_tokens, refused in ((None, False), (48, True)):
+        batch = {"max_tokens": max_tokens} if max_tokens else {}
+        job = hf_job(texts, model, batch=batch, train={"steps": 4})
+        if not refused:
+            workers.run(run_hf, 2, job, str(tmp_path), 2)
+            continue
+        with pytest.raises(UserError, match=r"batch\.max_tokens: opt lets a packed row's documents see each other"):
+            workers.run(run_hf, 2, job, str(tmp_path))

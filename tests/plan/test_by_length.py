@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from planner.errors import PlanError
 from planner.plan import BatchSizes, make_plan
 from planner.plan.by_length import ByLength, placement
+from planner.plan.revise import worth_asking
 
 LENGTHS = (40, 7, 7, 90, 13, 55, 21, 3, 64, 8)
 
@@ -92,6 +93,15 @@ def test_all_workers_with_samples_are_useful():
     plan = plan_for(7)
     assert plan.fewest_workers_as_fast == 7
     assert plan.at(8).work < plan.work
+
+
+def test_a_high_max_micro_leaves_no_worker_idle_in_bitwise():
+    """The cap on tokens decides, so more than `ceil(G / m)` micro-batches follow. One worker would be far slower."""
+    plan = plan_for(4, "bitwise", max_micro=64)
+    assert len(assigned(plan).micro_batches_in_order) == 4
+    assert worth_asking(plan, 4) == 4
+    assert plan.at(4).work < plan.at(3).work
+    assert plan.notes(10_000) == ()
 
 
 def test_the_placement_tells_workers_and_rounds_apart():
