@@ -28,6 +28,7 @@ from planner.keeper.addresses import Keepers
 from planner.plan import FIRST_COLLECTIVES_S
 from planner.plan.commit_size import COPIES_ON_OWN_NODE, COPIES_ON_TWO_NODES
 from planner.store.data_facts import evaluation_in
+from planner.store.jobs import job_digest
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 from planner.story.earlier import EarlierGenerations, read_earlier
@@ -87,7 +88,8 @@ class Generation:
     @property
     def has_other_job(self) -> bool:
         """Whether the commit that it resumes from is by another job. The run may have begun without `max_tokens`."""
-        return self.claim.manifest is not None and bool(self.claim.start.changed)
+        manifest = self.claim.manifest
+        return manifest is not None and manifest.job_digest != job_digest(self.job)
 
 
 def begin(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hooks) -> Generation:

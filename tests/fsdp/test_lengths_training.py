@@ -4,6 +4,7 @@ import json
 import random
 
 import pytest
+from forging import header, rechained
 from sample_sets import write_rows
 from test_bitwise import result
 from test_hf_training import hf, hf_job, run_hf
@@ -12,6 +13,7 @@ from verifiers import run_script
 from worker_functions import make_job, records, run_job
 
 from planner.errors import TrainingFailed, UserError
+from planner.plan import BatchSizes, make_plan
 from planner.provenance.audit import audit
 from planner.rehearsal.on_processes import rehearse, train_observed
 from planner.rehearsal.stages import stages
@@ -161,3 +163,14 @@ def test_a_model_is_checked_when_a_resumed_run_gets_max_tokens(workers, texts, t
             continue
         with pytest.raises(UserError, match=r"batch\.max_tokens: opt lets a packed row's documents see each other"):
             workers.run(run_hf, 2, job, str(tmp_path))
+
+
+def test_an_audit_names_a_forged_limit_where_lengths_are_not_known(workers, tmp_path):
+    """Rows that are tokenized on demand have none. The forged header is the finding, not an error of the data."""
+    job, url = job_of(tmp_path, "sft", max_tokens=None), tmp_path / "run"
+    job = job.model_copy(update={"data": job.data.model_copy(update={"tokenize": "on_demand"})})
+    workers.run(run_job, 2, job, str(url))
+    digest = make_plan(BatchSizes(global_batch=11, max_micro=4, max_tokens=70), 2).digest
+    rechained(header(1, max_tokens=70, layout_version=2, plan_digest=digest))(url)
+    found = audit(RunFolder(Storage(str(url)))).findings
+    assert "generation 1: batch.max_tokens is 70 on record, and its job says None" in found
