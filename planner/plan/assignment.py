@@ -21,6 +21,8 @@ from planner.plan.plan import ceil_div
 
 # More passes changed no figure of bench/balance.py by 0.0001.
 _PASSES = 4
+# Of a larger step, single samples are a small part of a round, and each try takes a second or more.
+_MOST_WITH_HEAD_STARTS = 2**14
 _NONE = -1  # no offset
 
 
@@ -97,6 +99,7 @@ def assign_balanced(lengths: SampleLengths, world_size: int, *, max_micro: int, 
                     of that round may cost as much for free, so the later rounds can cost less. So each round has a
                     target, and LPT begins as if the micro-batches of later rounds had the difference already
                     (`_targets`). The cheapest result is kept: without head starts, or with one of up to two targets.
+                    Steps of more than 2^14 samples go without.
     swaps           In each round the most expensive micro-batch exchanges a sample with the cheapest one, the second
                     with the second cheapest, and so on, as long as the round becomes cheaper.
     best fit        Where LPT needs more rounds: samples by falling tokens, each to the micro-batch that it leaves the
@@ -239,7 +242,8 @@ def _fewest(samples: _Samples, unit: int, shape: Callable[[int], tuple[int, int]
 def _balanced(samples: _Samples, width: int, rounds: int) -> _Bins | None:
     """The cheapest of the packings by LPT into `rounds` rounds of `width` micro-batches. None if none fits."""
     tries = [_longest_first(samples, samples.order, width, (0,) * rounds)]
-    tries += [_with_head_starts(samples, width, targets) for targets in _targets(samples, width, rounds)]
+    if len(samples.costs) <= _MOST_WITH_HEAD_STARTS:
+        tries += [_with_head_starts(samples, width, targets) for targets in _targets(samples, width, rounds)]
     fitting = [bins for bins in tries if bins is not None]
     if fitting:
         return _evened(samples, min(fitting, key=lambda bins: _cost(samples, bins, width)), width)

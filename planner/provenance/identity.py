@@ -155,9 +155,14 @@ def job_changes(before: Job, now: Job) -> list[SettingChanged]:
     old, new = (_flat(_with_numbered_sets(job_values(job))) for job in (before, now))
     keys = (key for key in sorted({*old, *new}) if old.get(key, {}) != new.get(key, {}))
     return [
-        SettingChanged(setting=key, before=str(old.get(key, "nothing")), now=str(new.get(key, "nothing")))
+        SettingChanged(setting=key, before=_shown(old.get(key, "nothing")), now=_shown(new.get(key, "nothing")))
         for key in keys
     ]
+
+
+def _shown(value: object) -> str:
+    """A setting as text, with YAML's word for None."""
+    return "null" if value is None else str(value)
 
 
 def _with_numbered_sets(values: dict[str, Any]) -> dict[str, Any]:

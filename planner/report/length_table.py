@@ -9,6 +9,8 @@ from planner.report.text_columns import aligned, wrapped
 if TYPE_CHECKING:  # it opens data, which other plans do not need
     from planner.runner.length_costs import Costs, LengthCosts, StepLengths
 
+# Packed rows and windows of a text are nearly full. Below this part of a step, advice is noise.
+_WORTH_IT = 0.05
 _PADDED = ("GPUs", "even", "padded", "p95", "worst", "rounds", "over even")
 _BY_LENGTH = (*_PADDED[:2], "by length", *_PADDED[3:], "padded", "saved")
 
@@ -24,11 +26,18 @@ def length_lines(found: "StepLengths", width: int | None) -> list[str]:
     has_plan = found.costs[0].by_length is not None
     table = aligned([_BY_LENGTH if has_plan else _PADDED, *map(_cells, found.costs)])
     if not has_plan:
-        lines.append(
-            "Micro-batches are padded to their longest sequence. To pay for no padding, write batch.max_tokens: with "
-            f"{found.largest_padded:,} no micro-batch needs more memory than the largest padded one."
-        )
+        lines.append(f"Micro-batches are padded to their longest sequence. {_advice(found)}")
     return [*(line for text in lines for line in wrapped(text, width)), "", *table]
+
+
+def _advice(found: "StepLengths") -> str:
+    most = max(costs.padded.mean / costs.even - 1 for costs in found.costs)
+    if most < _WORTH_IT:
+        return f"Padding and waiting cost at most {most:.1%} here, so batch.max_tokens would save little."
+    return (
+        f"To pay for no padding, write batch.max_tokens: with {found.largest_padded:,} no micro-batch needs more "
+        "memory than the largest padded one."
+    )
 
 
 def _cells(costs: "LengthCosts") -> tuple[str, ...]:

@@ -512,6 +512,13 @@ def test_lengths_are_those_of_the_steps_that_the_job_has(demo, cli):
     assert looked_at == [1, 3, 200]
 
 
+def test_lengths_advise_max_tokens_only_where_it_saves_something(demo, cli):
+    """Windows of a text are equally long, so only an uneven split costs more than the tokens."""
+    even, uneven = (cli("plan", demo, "--lengths", "--gpus", count).out for count in ("4", "50"))
+    assert "so batch.max_tokens would save little" in even
+    assert "write batch.max_tokens: with" in uneven
+
+
 def test_lengths_refuse_what_the_run_refuses(demo, cli):
     """The error names the longest sample of all data, so the value that it advises fits."""
     asked = ("plan", demo, "--lengths", "--gpus", "2", "--set")

@@ -106,6 +106,15 @@ def test_many_changed_sets_are_counted(here):
 
 
 @pytest.mark.usefixtures("here")
+def test_a_setting_that_was_null_is_shown_as_a_job_file_has_it():
+    """Not as Python does."""
+    batch = {"global": 4, "max_micro": 2}
+    before, now = mixture("a.jsonl", batch=batch), mixture("a.jsonl", batch={**batch, "max_tokens": 64})
+    (change,) = job_changes(before, now)
+    assert (change.setting, change.before, change.now) == ("batch.max_tokens", "null", "64")
+
+
+@pytest.mark.usefixtures("here")
 def test_a_changed_setting_of_a_mixture_names_one_set():
     """The whole list of sets would hide what changed."""
     before = mixture("a.jsonl", {"path": "b.jsonl", "fraction": 0.5})
