@@ -1,6 +1,7 @@
 """Micro-batches without padding, balanced by the lengths of a step's samples, beside padded ones: samples per second.
 
     python bench/lengths.py [--lengths FILE.csv] [--pairs 8]
+    python bench/lengths.py --only dpo       these rows alone. Others stay as they are
     python bench/lengths.py --trl            TRL's padded and padding-free SFT beside ours, too (it makes .venv-trl)
 
 FILE has the columns prompt_bytes, chosen_bytes and rejected_bytes: a token per four bytes. Without it, lengths are
@@ -35,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from _plain import records_of, train_plainly
-from _results import hand_over
+from _results import hand_over, kept
 from same_as_trl import environment_with_trl, versions
 from step import interval
 
@@ -329,19 +330,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", help="a CSV file of lengths in bytes")
     parser.add_argument("--pairs", type=int, default=8)
+    parser.add_argument("--only", nargs="+", choices=("sft", "dpo"), default=("sft", "dpo"), metavar="OBJECTIVE")
     parser.add_argument("--toy", action="store_true", help="a tiny model and two pairs")
     parser.add_argument("--trl", action="store_true", help="TRL beside planner, too")
     options = parser.parse_args()
     if options.toy:
         options.pairs = 2
     lengths = lengths_of(options.lengths)
-    rows: list[dict[str, object]] = []
-    for objective in ("sft", "dpo"):
+    # Rows that are not measured now stay. TRL's row has no ratio.
+    rows = [row for row in kept("lengths") if row["objective"] not in options.only or "ratio" not in row]
+    for objective in options.only:
         for workers in (2, 4):
             rows.append(measure(objective, workers, lengths, options))
             hand_over("lengths", rows)
     if options.trl:
-        rows.append(beside_trl(lengths))
+        rows = [*(row for row in rows if "ratio" in row), beside_trl(lengths)]
         hand_over("lengths", rows)
 
 

@@ -46,7 +46,7 @@ def _cells(costs: "LengthCosts") -> tuple[str, ...]:
         str(costs.world_size),
         f"{costs.even:,.0f}",
         *(f"{tokens:,.0f}" for tokens in (shown.mean, shown.p95, shown.worst)),
-        f"{shown.rounds:.4g}",
+        f"{shown.rounds:.1f}".removesuffix(".0"),
         f"{shown.mean / costs.even:.2f}x",
     )
     if costs.by_length is None:
