@@ -205,7 +205,7 @@ def test_lengths_are_shown_in_steps(cli, job):
 def test_the_costs_of_lengths_name_the_longest_sample(cli, job):
     """As a start does: the value in the error is enough for all samples, not only for those of the first steps."""
     answer = cli("plan", job, "--lengths", "--set", "batch.max_tokens=15")
-    assert "batch.max_tokens: row 0 of data has 16 tokens, the most of all" in answer.err
+    assert "batch.max_tokens: row 0 of data (the first is row 0) has 16 tokens, the most of all" in answer.err
     assert cli("plan", job, "--lengths", "--set", "batch.max_tokens=16").code == 0
 
 

@@ -121,8 +121,9 @@ def test_a_comment_of_the_starter_is_the_default():
         for section in set(known) - {"name", "objective", "after"}
         for key in set(known[section]) - set(written[section])
     }
-    # Text has no data set of its own for evaluation, and bytes are no documents.
-    assert missing == {"train.epochs", "train.examples", "eval.data", "data.documents"}
+    # Text has no data set of its own for evaluation, bytes are no documents, and windows have one length.
+    by_length = {"batch.max_tokens", "batch.attention_at"}
+    assert missing == {"train.epochs", "train.examples", "eval.data", "data.documents", *by_length}
 
 
 def test_the_run_is_named_after_the_file(cli, tmp_path):

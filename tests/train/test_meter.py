@@ -70,8 +70,8 @@ def test_tokens_of_feedback():
     samples = [
         Feedback(text=text(4 + i), is_desirable=True, prompt=prompt, context=24) for i, prompt in enumerate(prompts)
     ]
-    counts = feedback_batch(Rows(samples), [0, 1, 0], 0).token_counts
-    batch = feedback_batch(Rows(samples), [0, 1, 0], 0)
+    counts = feedback_batch(Rows(samples), [0, 1], 0, partners=[1, 0]).token_counts
+    batch = feedback_batch(Rows(samples), [0, 1], 0, partners=[1, 0])
     lengths = batch.mismatched.lengths
     assert len(lengths) == 2
     assert counts == TokenCounts(
@@ -81,7 +81,12 @@ def test_tokens_of_feedback():
 
 @pytest.mark.parametrize(
     "ghost",
-    [batch_of([], []), text_batch(Rows([]), [], 0), pair_batch(Rows([]), [], 0), feedback_batch(Rows([]), [], 0)],
+    [
+        batch_of([], []),
+        text_batch(Rows([]), [], 0),
+        pair_batch(Rows([]), [], 0),
+        feedback_batch(Rows([]), [], 0, partners=[]),
+    ],
 )
 def test_a_ghost_has_only_padding(ghost):
     """One token for each of its sequences."""
