@@ -30,6 +30,7 @@ def blocks(rank: int, folder: str) -> list[list[float]]:
     from planner.data.samples import Text
     from planner.store.records import StepRecord
     from planner.store.storage import Storage
+    from planner.train.batches import LoadedStep
     from planner.train.collectives import blocked
     from planner.train.flops import PassFlops, StepFlops
     from planner.train.meter import Meter
@@ -47,7 +48,7 @@ def blocks(rank: int, folder: str) -> list[list[float]]:
     def step(number: int) -> float:
         """The seconds of the training thread that measuring takes."""
         spent_s, began_s = 0.0, time.thread_time()
-        meter.begin_step([batch] * _ROUNDS)
+        meter.begin_step(LoadedStep(batches=[batch] * _ROUNDS))
         for _ in range(_ROUNDS):
             spent_s += time.thread_time() - began_s
             time.sleep(_STEP_S / _ROUNDS)

@@ -627,7 +627,8 @@ IS_RECORD = {
         keys("step num_steps input_tokens padded_tokens peak_memory_bytes", is_count)
         | keys("seconds flops peak_flops_per_s communication_s time_s", is_number)
         | keys("data_s forward_s backward_s update_s", is_number)
-        | {"kind": is_text}
+        | {"kind": is_text},
+        **keys("cost round_cost num_rounds", is_count),
     ),
 }
 

@@ -170,7 +170,10 @@ class ElasticController:
             self._measure_resize(self.state, int(metrics["num_again"]), float(metrics["seconds"]))
         else:
             # The first step of a group is slower: caches, compilation and, in `bitwise`, a repetition.
-            self._know_history(self.history.after_step(int(metrics["world_size"]), float(metrics["seconds"])))
+            history = self.history.after_step(
+                int(metrics["world_size"]), float(metrics["seconds"]), float(metrics["step_cost"])
+            )
+            self._know_history(history)
 
     def committed(self, seconds: float, durable_after_s: float, *, is_held: bool = False) -> None:
         """Record that the group has parked.

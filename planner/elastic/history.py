@@ -5,8 +5,8 @@ A `History` is frozen: each event makes a new one. Times are seconds on one cloc
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from statistics import median
-from typing import Any, Self
+from statistics import fmean, median
+from typing import Any, NamedTuple, Self
 
 from planner.elastic.mistakes import GaveUp, Mistake, why_final
 from planner.events.event import Event
@@ -28,6 +28,14 @@ _HOLD_S, _HOLD_MOST_S = 30.0, 1800.0
 
 Times = tuple[float, ...]
 """in seconds, oldest first"""
+
+
+class MeasuredStep(NamedTuple):
+    """How long a step took, and what its samples cost."""
+
+    seconds: float
+    cost: float
+    """as `step_cost` in the reports of `planner.train.step_records`: by length it differs from step to step"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +76,8 @@ class History:
     default_cost: ResizeCost
     """expected cost of a resize, used until one was measured"""
     capacity: tuple[CapacityAt, ...] = ()
-    step_times: Mapping[int, Times] = field(default_factory=dict)
-    """world size -> seconds per step"""
+    steps: Mapping[int, tuple[MeasuredStep, ...]] = field(default_factory=dict)
+    """world size -> its last typical steps, oldest first"""
     first_step_times: Mapping[int, float] = field(default_factory=dict)
     """world size -> seconds of the first step of the last group of that size. It is not typical, and often slower"""
     earlier_sample_s: float = 0.0
@@ -150,10 +158,10 @@ class History:
         """
         return self.copy.seconds * max(1.0, self.copy.world_size / world_size)
 
-    def after_step(self, world_size: int, seconds: float) -> Self:
-        """A copy after a step of `seconds`. Leave out steps whose time is not typical."""
-        known = (*self.step_times.get(world_size, ()), seconds)[-_REMEMBERED_STEPS:]
-        return replace(self, step_times={**self.step_times, world_size: known})
+    def after_step(self, world_size: int, seconds: float, cost: float = 1.0) -> Self:
+        """A copy after a step of `seconds`, whose samples cost `cost`. Leave out steps whose time is not typical."""
+        known = (*self.steps.get(world_size, ()), MeasuredStep(seconds, cost))[-_REMEMBERED_STEPS:]
+        return replace(self, steps={**self.steps, world_size: known})
 
     def after_first_step(self, world_size: int, seconds: float, since_start_s: float) -> Self:
         """A copy after the first step of a group, which took `seconds` and ended `since_start_s` after its start."""
@@ -162,19 +170,26 @@ class History:
 
     @property
     def speeds(self) -> Speeds:
-        """The median seconds per step of every world size seen."""
-        return Speeds(measured={size: median(times) for size, times in self.step_times.items()})
+        """The median seconds per step of every world size seen, for a step of mean cost."""
+        mean = self._mean_cost
+        medians = {size: median(seconds * (mean / cost) for seconds, cost in steps) for size, steps in self.steps.items()}
+        return Speeds(measured=medians)
+
+    @property
+    def _mean_cost(self) -> float:
+        """Of the steps of all sizes. 0 before any step."""
+        return fmean(step.cost for steps in self.steps.values() for step in steps) if self.steps else 0.0
 
     def step_s(self, world_size: int) -> float:
         """Seconds per step, measured at this size or fitted from others. 0 before any step."""
-        if not self.step_times:
+        if not self.steps:
             return 0.0
         return self.speeds.seconds_per_step(make_plan(self.sizes, world_size))
 
     @property
     def is_speed_measured(self) -> bool:
         """Whether this launch has measured a typical step, at any size."""
-        return bool(self.step_times)
+        return bool(self.steps)
 
     def round_s(self, world_size: int) -> float:
         """Seconds of the longest round that is expected at this size, above 0. Limits that end a group follow from it.
@@ -184,7 +199,7 @@ class History:
         """
         plan = make_plan(self.sizes, world_size)
         if times := self.speeds.measured or self.first_step_times:
-            return Speeds(measured=times).most_seconds_per_step(plan) * plan.max_micro_batch / plan.step_cost
+            return Speeds(measured=times).most_seconds_per_step(plan) * plan.largest_round(self._mean_cost)
         if self.earlier_sample_s:
             return self.earlier_sample_s * plan.max_micro_batch
         return FIRST_ROUND_S * max(plan.max_micro_batch / (self.least_micro or plan.max_micro_batch), 1.0)

@@ -41,12 +41,20 @@ class ByLength(Plan):
         Raises:
             PlanError: a sample has more than `max_tokens` tokens.
         """
+        return self._assigned(SampleLengths(tokens=tuple(tokens), costs=self.costs(tokens, squares)))
+
+    def costs(self, tokens: Sequence[int], squares: Sequence[int]) -> tuple[int, ...]:
+        """What each of some samples costs, of the tokens and squares of `assignment`. The unit is the same at any W."""
         if self.attention_at is None:
-            costs = tuple(tokens)
-        else:
-            pairs = zip(tokens, squares, strict=True)
-            costs = tuple(count * self.attention_at + square for count, square in pairs)
-        return self._assigned(SampleLengths(tokens=tuple(tokens), costs=costs))
+            return tuple(tokens)
+        return tuple(count * self.attention_at + square for count, square in zip(tokens, squares, strict=True))
+
+    def largest_round(self, step_cost: float) -> float:
+        """As `Plan.largest_round`. A round holds up to `max_tokens`, and no more than one worker with all samples."""
+        if not step_cost:
+            return super().largest_round(step_cost)
+        (most,) = self.costs([self.max_tokens], [self.max_tokens**2])
+        return min(most * self.workers_used / step_cost, self.workers_used)
 
     @abstractmethod
     def _assigned(self, lengths: SampleLengths) -> Assignment:

@@ -105,6 +105,15 @@ class Plan(ABC):
         """
         return self.step_cost
 
+    def largest_round(self, step_cost: float) -> float:
+        """The time of the largest round, as a part of a mean step's time.
+
+        Args:
+            step_cost: of all samples of a mean step, in the unit of `ByLength.costs`. 0 if not known.
+        """
+        del step_cost
+        return self.max_micro_batch / self.step_cost
+
     @property
     def workers_idle(self) -> int:
         """Workers without a sample."""

@@ -178,7 +178,7 @@ def _grow_unmeasured(now: Situation, count: int) -> Decision:
     It must be 1.5 times as fast, and must have been the best count for as long as a pause takes.
     """
     move = _move(now, count)
-    if move.samples / move.to_samples < _LEAST_FASTER_UNMEASURED:
+    if now.plan.work / now.plan.at(count).work < _LEAST_FASTER_UNMEASURED:
         reason = sizing.NotMeasured(move=move, least=_LEAST_FASTER_UNMEASURED)
         return _wait(now, now.now_s + max(1.0, now.cost.grow_s), reason)
     quiet_s = _best_since_s(now, count) + now.cost.grow_s

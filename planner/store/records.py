@@ -273,6 +273,23 @@ class MeasurementRecord(StoredModel):
     NCCL. It overlaps with the times above and must not be added to them"""
     time_s: float
     """when it was written, in seconds since the epoch"""
+    cost: Count = 0
+    """of the samples of these steps, in the unit of `planner.plan.by_length.ByLength.costs`. 0 in plans by samples, as
+    both numbers below, and then none of the three is written"""
+    round_cost: Count = 0
+    """the same, as if in each round every worker had the round's most expensive micro-batch"""
+    num_rounds: Count = 0
+
+    @model_serializer(mode="wrap")
+    def _without_costs(self, values: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without costs of plans by samples, so that their ledgers are as they were before there were costs."""
+        unset = () if self.round_cost else ("cost", "round_cost", "num_rounds")
+        return {name: value for name, value in values(self).items() if name not in unset}
+
+    @property
+    def efficiency(self) -> float:
+        """The fraction of the workers' time in rounds that computes samples, by costs. 0 if not known."""
+        return self.cost / self.round_cost if self.round_cost else 0.0
 
     @property
     def tokens_per_s(self) -> float:

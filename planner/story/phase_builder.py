@@ -6,7 +6,7 @@ from collections import deque
 from planner.plan import Plan
 from planner.plan.by_length import ByLength
 from planner.provenance.identity import recorded_plan
-from planner.store.records import GenerationRecord, StepRecord
+from planner.store.records import GenerationRecord, MeasurementRecord, StepRecord
 from planner.story.curves import curve
 from planner.story.values import Phase, Told
 
@@ -27,6 +27,7 @@ class PhaseBuilder:
         self._times_s, self._samples = array("d"), array("d")
         self._start_s = self._busy_s = 0.0
         self._end_step = header.step
+        self._cost = self._round_cost = self._num_rounds = self._num_measured = 0
         self._told: deque[Told] = deque(maxlen=_MOST_EVENTS)
 
     def add(self, record: StepRecord, now_s: float) -> None:
@@ -38,6 +39,13 @@ class PhaseBuilder:
         self.end_s = now_s
         self._busy_s += record.seconds
         self._end_step = record.step + 1
+
+    def add_measurement(self, record: MeasurementRecord) -> None:
+        """Add a measurement. Only those of plans by length have costs."""
+        self._cost += record.cost
+        self._round_cost += record.round_cost
+        self._num_rounds += record.num_rounds
+        self._num_measured += record.num_steps
 
     def add_event(self, event: Told) -> None:
         """Add an event. Only the last ones are kept."""
@@ -52,12 +60,13 @@ class PhaseBuilder:
         if not self._samples:
             return None
         plan = self._plan or recorded_plan(self.header)  # which raises, and says why
+        is_by_length = isinstance(plan, ByLength)
         return Phase(
             generation=self.header.generation,
             workers=self.header.world_size,
             shares=plan.shares,
-            rounds=plan.accumulation_steps,
-            efficiency=plan.efficiency,
+            rounds=self._num_rounds / max(self._num_measured, 1) if is_by_length else plan.accumulation_steps,
+            efficiency=self._cost / max(self._round_cost, 1) if is_by_length else plan.efficiency,
             start_s=self._start_s,
             end_s=self.end_s,
             first_step=self.header.step,
@@ -67,5 +76,5 @@ class PhaseBuilder:
             samples=int(sum(self._samples)),
             busy_s=self._busy_s,
             told=tuple(self._told),
-            by_length=isinstance(plan, ByLength),
+            by_length=is_by_length,
         )

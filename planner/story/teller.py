@@ -58,6 +58,8 @@ class StoryTeller:
             self._add_event(record)
         elif isinstance(record, MeasurementRecord):
             self._measurer.add(record)
+            if self._building:
+                self._building.add_measurement(record)
         elif isinstance(record, GenerationRecord):
             self._begin(record)
         else:

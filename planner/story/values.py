@@ -29,9 +29,10 @@ class Phase:
     workers: int
     shares: tuple[tuple[int, int], ...]
     """`(workers, samples each)`, larger shares first"""
-    rounds: int
+    rounds: float
+    """per step, of its plan. By length: the measured mean, 0 if not known"""
     efficiency: float
-    """of its plan: the fraction of the workers' time that computes samples"""
+    """of its plan: the fraction of the workers' time that computes samples. By length: as measured, 0 if not known"""
     start_s: float
     """when its first step began"""
     end_s: float
@@ -50,7 +51,7 @@ class Phase:
     told: tuple["Told", ...]
     """its last events, oldest first"""
     by_length: bool = False
-    """each step has a split of its own. Shares, rounds and efficiency are those of samples of equal length"""
+    """each step has a split of its own. Shares are those of samples of equal length"""
 
     @property
     def samples_per_s(self) -> float:

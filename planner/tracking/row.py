@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from planner.plan import Plan
+from planner.plan.by_length import ByLength
 from planner.provenance.run_times import RunTimes
 from planner.store.records import CommitRecord, EvalRecord, GenerationRecord, MeasurementRecord, StepRecord
 
@@ -52,7 +53,7 @@ def commit_values(record: CommitRecord) -> dict[str, float]:
 def plan_values(header: GenerationRecord, plan: Plan | None) -> dict[str, float]:
     """How the steps of a generation are split over its workers. `plan` is None if its arithmetic is not known."""
     group: dict[str, float] = {"batch/generation": header.generation, "batch/world_size": header.world_size}
-    if plan is None:
+    if plan is None or isinstance(plan, ByLength):  # by length, each step has a split of its own: `measured_values`
         return group
     shares = plan.shares
     return {
@@ -78,6 +79,8 @@ def measured_values(record: MeasurementRecord) -> dict[str, float]:
         "speed/tokens_per_s": record.tokens_per_s,
         "speed/mfu": record.mfu,
         "speed/peak_memory_bytes": record.peak_memory_bytes,
+        "batch/rounds": record.num_rounds / steps,
+        "batch/efficiency": record.efficiency,
     }
     return {**values, **{name: value for name, value in known.items() if value > 0}}
 

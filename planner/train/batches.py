@@ -1,7 +1,7 @@
 """One worker's micro-batches of an optimizer step: from positions in the data order to rows."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -65,6 +65,34 @@ class MicroBatch(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class StepCosts:
+    """What a step costs by the lengths of its samples, in the unit of `planner.plan.by_length.ByLength.costs`."""
+
+    samples: int = 0
+    """all samples together. The same at every world size"""
+    rounds: int = 0
+    """W times the sum over rounds of the round's most expensive micro-batch: as if every worker had that one"""
+
+    def __add__(self, other: "StepCosts") -> "StepCosts":
+        """The costs of both."""
+        return StepCosts(samples=self.samples + other.samples, rounds=self.rounds + other.rounds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedStep:
+    """One worker's part of an optimizer step."""
+
+    batches: list[MicroBatch] = field(default_factory=list)
+    """one per round"""
+    costs: StepCosts | None = None
+    """of all workers. None unless lengths decide who computes what"""
+
+    def pinned(self) -> "LoadedStep":
+        """A copy in page-locked memory."""
+        return replace(self, batches=[batch.pinned() for batch in self.batches])
+
+
 MakeBatch = Callable[..., MicroBatch]
 """(data set, rows, position of the first row) -> micro-batch. Without rows, a ghost. `is_packed=True`: without padding.
 With `Loader.has_partners` it gets `partners=`, too: one row for each row"""
@@ -89,19 +117,32 @@ class Loader:
         Raises:
             DataError: a row can no longer be read.
         """
-        return self._micro_batches(lambda start, stop: self.order.rows(cursor + start, cursor + stop), cursor)
+        return self.load_step(cursor).batches
+
+    def load_step(self, cursor: int) -> LoadedStep:
+        """The micro-batches of the optimizer step that begins at position `cursor`, and what the whole step costs.
+
+        Raises:
+            DataError: a row can no longer be read.
+        """
+        return self._loaded(lambda start, stop: self.order.rows(cursor + start, cursor + stop), cursor)
 
     def load_held_out(self) -> list[MicroBatch]:
         """The micro-batches of this worker's held-out samples. The plan's global batch must be all held-out samples."""
-        return self._micro_batches(self.order.held_out_rows, 0)
+        return self._loaded(self.order.held_out_rows, 0).batches
 
-    def _micro_batches(self, rows_at: Callable[[int, int], NDArray[np.int64]], cursor: int) -> list[MicroBatch]:
+    def _loaded(self, rows_at: Callable[[int, int], NDArray[np.int64]], cursor: int) -> LoadedStep:
         if not isinstance(self.plan, ByLength):
-            return [self._micro_batch(rows_at, slot, cursor) for slot in self.plan.micro_batches(self.rank)]
+            slots = self.plan.micro_batches(self.rank)
+            return LoadedStep(batches=[self._micro_batch(rows_at, slot, cursor) for slot in slots])
         rows = rows_at(0, self.plan.global_batch)
         lengths = self.dataset.lengths(rows)
-        found = self.plan.assignment(lengths.tokens.tolist(), lengths.squares.tolist())
-        return [self._packed(rows, slot, cursor) for slot in found.micro_batches(self.rank)]
+        tokens, squares = lengths.tokens.tolist(), lengths.squares.tolist()
+        found, costs = self.plan.assignment(tokens, squares), self.plan.costs(tokens, squares)
+        return LoadedStep(
+            batches=[self._packed(rows, slot, cursor) for slot in found.micro_batches(self.rank)],
+            costs=StepCosts(samples=sum(costs), rounds=self.plan.world_size * found.step_cost(costs)),
+        )
 
     def _packed(self, rows: NDArray[np.int64], slot: tuple[int, ...], cursor: int) -> MicroBatch:
         """The samples at these offsets of the global batch, without padding."""

@@ -15,14 +15,14 @@ from contextlib import suppress
 from ctypes import c_uint64
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from planner.base import progress_counter
 from planner.errors import PlannerError, TrainingFailed
-from planner.train.batches import MicroBatch
+from planner.train.batches import LoadedStep
 
 _SPAWN = get_context("spawn")  # forking is unsafe with threads and a GPU
 _AHEAD = 2
@@ -30,9 +30,9 @@ _AHEAD = 2
 _END_S = 5.0
 """for a process to end by itself, after the step that it loads. Then it is killed"""
 
-Load = Callable[[int], list[MicroBatch]]
-"""a step's cursor -> one worker's micro-batches. Must be picklable"""
-Steps = Generator[list[MicroBatch], None, None]
+Load = Callable[[int], LoadedStep]
+"""a step's cursor -> one worker's part of it. Must be picklable"""
+Steps = Generator[LoadedStep, None, None]
 
 
 def load_in_processes(load: Load, cursors: range, number: int) -> Steps:
@@ -86,7 +86,7 @@ class _LoaderProcess:
         with suppress(OSError):  # it is dead, and `answer` says so
             self._pipe.send(cursor)
 
-    def answer(self) -> list[MicroBatch]:
+    def answer(self) -> LoadedStep:
         """The first step of those asked for that was not returned yet."""
         try:
             sent = self._pipe.recv_bytes()
@@ -95,7 +95,7 @@ class _LoaderProcess:
         found = pickle.loads(sent)  # noqa: S301  our own process wrote it
         if isinstance(found, Exception):
             raise found
-        return list[MicroBatch](found)
+        return cast("LoadedStep", found)
 
     def _how_it_ended(self) -> str:
         self._process.join(_END_S)
@@ -133,7 +133,7 @@ def _serve(pipe: Connection, load: Load, done: c_uint64) -> None:
 
 def _loaded(load: Load, cursor: int) -> bytes:
     """A step or its error, pickled as one piece. A tensor sent by itself holds a file descriptor until it is freed."""
-    found: list[MicroBatch] | Exception
+    found: LoadedStep | Exception
     try:
         found = load(cursor)
     except PlannerError as error:

@@ -38,7 +38,7 @@ from planner.job.step_schedule import StepSchedule
 from planner.plan import Plan
 from planner.plan.by_length import ByLength, placement
 from planner.train import control
-from planner.train.batches import Loader, MicroBatch
+from planner.train.batches import LoadedStep, Loader, MicroBatch
 from planner.train.collective_timeout import CollectiveTimeout
 from planner.train.control import Tally
 from planner.train.hooks import GenerationEnd, Hooks, PassCounts
@@ -148,7 +148,7 @@ class Loop:
         size, start = self._plan.global_batch, self._start
         cursors = range(start.cursor, start.cursor + (self._total_steps - start.step) * size, size)
         prefetcher = Prefetcher(
-            self._loader.load, cursors, processes=self._job.workers.loader_processes, device=self._world.device
+            self._loader.load_step, cursors, processes=self._job.workers.loader_processes, device=self._world.device
         )
         try:
             yield from self._steps(prefetcher, start.step, start.cursor)
@@ -158,11 +158,11 @@ class Loop:
     def _steps(self, prefetcher: Prefetcher, step: int, cursor: int) -> Iterator[Step]:
         self._step = step
         evidence: Evidence | None = None
-        batches, failure = _ready(prefetcher.start()) if step < self._total_steps else ([], None)
+        loaded, failure = _ready(prefetcher.start()) if step < self._total_steps else (LoadedStep(), None)
         # All messages of a generation have the same length: an all-reduce needs that on all workers.
         nothing = (0.0,) * (1 + len(self._objective.metrics))
         # The first message has no evidence. It brings the counts that the first step's losses are divided by.
-        pending = control.start(self._world, self._tally(step, [], nothing, 0, batches, failure))
+        pending = control.start(self._world, self._tally(step, [], nothing, 0, loaded.batches, failure))
         while True:
             totals = pending.wait()
             last, ended_s = step >= self._total_steps or totals.stop > 0 or totals.failed > 0, time.monotonic()
@@ -188,25 +188,27 @@ class Loop:
                 return
 
             started_s = time.monotonic()
-            self._meter.begin_step(batches)
+            self._meter.begin_step(loaded)
             # From here on, `step` and `cursor` are those after this step, as records and commits name them.
             step, cursor = step + 1, cursor + self._plan.global_batch
             # Before the gradients: the rows of the step after this one are read while this one computes.
             upcoming = prefetcher.start() if step < self._total_steps else None
-            parts, check_sum, work = yield from self._gradients(step - 1, batches, totals)
+            parts, check_sum, work = yield from self._gradients(step - 1, loaded.batches, totals)
             # Only now: a user's loop that breaks off within a step has not done it.
             self._step = step
-            done = batches
+            done = loaded
             # The message carries the next step's counts, so it waits for the rows, also on a slow disk.
-            batches, failure = _ready(upcoming) if upcoming else ([], None)
+            loaded, failure = _ready(upcoming) if upcoming else (LoadedStep(), None)
             self._meter.watch.lap("data")
             # Before the update: the optimizer computes while gloo sums.
-            pending = control.start(self._world, self._tally(step, done, parts, check_sum, batches, failure))
+            pending = control.start(self._world, self._tally(step, done.batches, parts, check_sum, loaded.batches, failure))
             self._meter.watch.skip()
             with self._saves.landing():
                 update = self._updater.update(step - 1, work)
             self._meter.watch.lap("update")
-            evidence = Evidence(update=update, denominators=totals.denominators, started_s=started_s)
+            evidence = Evidence(
+                update=update, denominators=totals.denominators, started_s=started_s, costs=done.costs
+            )
 
     @property
     def _failure(self) -> PlannerError | None:
@@ -281,7 +283,7 @@ class Loop:
         for event in (*self._hooks.events(), *self._saves.did_step(record.seconds)):
             self._journal.note(event)
         if totals.report or is_last:
-            self._records.report(record, times, eval_s=self._eval_s, is_last=is_last)
+            self._records.report(record, times, evidence.costs, eval_s=self._eval_s, is_last=is_last)
 
 
 class _PassCounter:
@@ -300,12 +302,12 @@ class _PassCounter:
         return self._count
 
 
-def _ready(future: "Future[list[MicroBatch]]") -> tuple[list[MicroBatch], PlannerError | None]:
-    """The loaded micro-batches, or the error. The control message reports it, so that all workers stop together."""
+def _ready(future: "Future[LoadedStep]") -> tuple[LoadedStep, PlannerError | None]:
+    """The loaded step, or the error. The control message reports it, so that all workers stop together."""
     try:
         return future.result(), None
     except PlannerError as error:
-        return [], error
+        return LoadedStep(), error
 
 
 def _raise(failure: PlannerError | None) -> None:

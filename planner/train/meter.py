@@ -8,7 +8,6 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from planner.store.records import MeasurementRecord, StepRecord
-from planner.train.batches import MicroBatch, TokenCounts
+from planner.train.batches import LoadedStep, StepCosts, TokenCounts
 from planner.train.collectives import blocked
 from planner.train.flops import StepFlops
 from planner.train.stopwatch import PARTS, stopwatch_of
@@ -26,6 +25,7 @@ from planner.train.world import World
 # Times and speeds travel as integers of these units.
 _SECOND, _FLOP_PER_S = 1e-6, 1e9
 _STATUS = Path("/proc/self/status")
+_NO_COSTS = StepCosts()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +35,8 @@ class _Pending:
     step: int
     num_steps: int
     seconds: float
+    costs: StepCosts
+    num_rounds: int
     sums: Tensor
     largest: Tensor
     works: "tuple[dist.Work | None, ...]"
@@ -48,6 +50,7 @@ class Meter:
         self.watch = stopwatch_of(world.device)
         self._tokens = TokenCounts()
         self._num_steps, self._seconds = 0, 0.0
+        self._costs, self._num_rounds = _NO_COSTS, 0
         self._blocked_s = self._blocked_before_s = 0.0
         self._pending: _Pending | None = None
         self._newest: MeasurementRecord | None = None
@@ -69,10 +72,13 @@ class Meter:
             **{name: getattr(found, name) / found.num_steps for name in times},
         }
 
-    def begin_step(self, batches: Sequence[MicroBatch]) -> None:
-        """Note the tokens of a step that begins. The time until now belongs to no part of it."""
-        for batch in batches:
+    def begin_step(self, step: LoadedStep) -> None:
+        """Note the tokens and costs of a step that begins. The time until now belongs to no part of it."""
+        for batch in step.batches:
             self._tokens += batch.token_counts
+        if step.costs is not None:
+            self._costs += step.costs
+            self._num_rounds += len(step.batches)
         self._blocked_before_s = blocked.seconds
         self.watch.skip()
 
@@ -110,6 +116,8 @@ class Meter:
             step=step,
             num_steps=self._num_steps,
             seconds=self._seconds,
+            costs=self._costs,
+            num_rounds=self._num_rounds,
             sums=sums,
             largest=largest,
             works=(
@@ -119,6 +127,7 @@ class Meter:
             ),
         )
         self._tokens, self._num_steps, self._seconds, self._blocked_s = TokenCounts(), 0, 0.0, 0.0
+        self._costs, self._num_rounds = _NO_COSTS, 0
         return pending
 
     def _finished(self) -> list[MeasurementRecord]:
@@ -154,6 +163,9 @@ class Meter:
             update_s=update_s,
             communication_s=communication_s,
             time_s=time.time(),
+            cost=pending.costs.samples,
+            round_cost=pending.costs.rounds,
+            num_rounds=pending.num_rounds,
         )
 
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from planner.train.batches import MicroBatch
+from planner.train.batches import LoadedStep
 from planner.train.loader_processes import Load, Steps, load_in_processes
 
 _log = logging.getLogger(__name__)
@@ -24,9 +24,9 @@ class Prefetcher:
         self._is_pinned = device.type == "cuda"
         # One thread: steps come in order, and a generator cannot be entered twice.
         self._thread = ThreadPoolExecutor(1, "planner-load", _choose(device) if self._is_pinned else None)
-        self._last: Future[list[MicroBatch]] | None = None
+        self._last: Future[LoadedStep] | None = None
 
-    def start(self) -> "Future[list[MicroBatch]]":
+    def start(self) -> "Future[LoadedStep]":
         """Begin to load the next step.
 
         The future raises:
@@ -35,10 +35,10 @@ class Prefetcher:
         self._last = self._thread.submit(self._next)
         return self._last
 
-    def _next(self) -> list[MicroBatch]:
-        batches = next(self._steps)
+    def _next(self) -> LoadedStep:
+        step = next(self._steps)
         # On this thread, too: pinning copies, and the training thread need not wait for that.
-        return [batch.pinned() for batch in batches] if self._is_pinned else batches
+        return step.pinned() if self._is_pinned else step
 
     def close(self) -> None:
         """Wait for the load under way, then end the thread and the processes.

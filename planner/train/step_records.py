@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from planner.errors import TrainingFailed
 from planner.store.records import StepRecord
+from planner.train.batches import StepCosts
 from planner.train.control import Tally
 from planner.train.hooks import Hooks
 from planner.train.journal import Journal
@@ -26,6 +27,8 @@ class Evidence:
     denominators: tuple[int, ...]
     started_s: float
     """by `time.monotonic`"""
+    costs: StepCosts | None
+    """None unless lengths decide who computes what"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,12 +101,15 @@ class StepRecords:
             self._journal.record(measurement)
         return record
 
-    def report(self, record: StepRecord, commits: CommitTimes, *, eval_s: float, is_last: bool) -> None:
+    def report(
+        self, record: StepRecord, commits: CommitTimes, costs: StepCosts | None, *, eval_s: float, is_last: bool
+    ) -> None:
         """Report a step's metrics to the caller of the generation.
 
         Args:
             record: of the step.
             commits: how far they are.
+            costs: of the step, as in `Evidence`.
             eval_s: seconds of the last evaluation. 0 before the first.
             is_last: whether training ends after this step, so that only its commit is left to wait for.
         """
@@ -113,6 +119,8 @@ class StepRecords:
                 **record.model_dump(),
                 **self._meter.newest,
                 "world_size": self._world.world_size,
+                # By samples, all steps cost the same.
+                "step_cost": costs.samples if costs else record.samples,
                 "total_steps": self._total_steps,
                 "num_again": self._num_again,
                 "held_step": commits.held_step,

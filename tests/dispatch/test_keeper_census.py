@@ -269,7 +269,7 @@ class TestWanted:
         assert wanted(controller.state, view) == Wanted(nodes=frozenset("ab"))
         metrics = {
             "step": 0, "total_steps": 9, "world_size": 2, "seconds": 1.0, "held_step": 0, "copied_step": 0,
-            "num_again": 0, "durable_step": 0, "is_last": False, "commit_s": 0.0, "eval_s": 0.0,
+            "step_cost": 8, "num_again": 0, "durable_step": 0, "is_last": False, "commit_s": 0.0, "eval_s": 0.0,
         }  # fmt: skip
         controller.reported(metrics)
         assert wanted(controller.state, view) == Wanted(nodes=frozenset("ab"), ends_others=True)

@@ -156,6 +156,7 @@ class Cluster:
                 {
                     "step": self.step - 1,
                     "total_steps": self.total_steps,
+                    "step_cost": 8,
                     "num_again": self.num_again,
                     "world_size": len(self.group),
                     "seconds": self.step_s,
@@ -243,6 +244,7 @@ class Blocking(Cluster):
                 {
                     "step": self.step - 1,
                     "total_steps": self.total_steps,
+                    "step_cost": 8,
                     "num_again": self.num_again,
                     "world_size": len(self.group),
                     "seconds": self.step_s,
@@ -341,6 +343,7 @@ class Holding(Cluster):
             {
                 "step": self.step - 1,
                 "total_steps": self.total_steps,
+                "step_cost": 8,
                 "num_again": self.num_again,
                 "world_size": len(self.group),
                 "seconds": self.step_s,

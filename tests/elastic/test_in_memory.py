@@ -390,6 +390,7 @@ def known_of(*, durable=100, first=100, copy_s=0.5, hand_over_s=1.5, commit_s=10
                 "world_size": 2,
                 "seconds": 2.0,
                 "held_step": held or durable,
+                "step_cost": 8,
                 "num_again": 0,
                 "copied_step": 0,
                 "durable_step": durable,

@@ -126,7 +126,7 @@ def test_no_limit_is_below_twenty_rounds_expected_at_the_size(history, size, num
     assert round_s > 0
     limit_s = silence_limit_s(group, history)
     assert limit_s >= 20 * round_s
-    assert limit_s >= (600 if history.step_times and history.commit.seconds else 3600)
+    assert limit_s >= (600 if history.steps and history.commit.seconds else 3600)
     found = replace(group, deaf_since={0: 0.0}, looked_s=limit_s)
     assert not is_hung(found, history, min(20 * round_s, limit_s))
     assert hang(found, history, limit_s)[0].limit_s >= 20 * round_s
@@ -182,6 +182,28 @@ def test_the_first_hour_grows_with_the_micro_batch_and_never_shrinks(sizes, bega
     history = history.after_placement(began).after_placement(size)
     ratio = make_plan(sizes, size).max_micro_batch / make_plan(sizes, began).max_micro_batch
     assert start_limit_s(size, history) == pytest.approx(3600 * max(ratio, 1.0))
+
+
+BY_LENGTH = BatchSizes(global_batch=32, max_micro=8, max_tokens=1000)
+
+
+def test_times_of_unequal_steps_are_compared_by_what_their_samples_cost():
+    """Two workers met the long rows and four the short ones. Twice as many workers are twice as fast all the same."""
+    history = History(sizes=BY_LENGTH, default_cost=COST)
+    for _ in range(3):
+        history = history.after_step(2, 6.0, 6000).after_step(4, 1.0, 2000)
+    assert history.speeds.measured == {2: 4.0, 4: 2.0}
+    assert history.step_s(8) == pytest.approx(1.0, rel=0.1)
+
+
+def test_a_round_by_length_may_have_all_tokens_that_it_may_hold():
+    """Of a step of 4,000 tokens, 2 workers have 2,000 each in 2 s. A round has at most 1,000: 1 s."""
+    history = History(sizes=BY_LENGTH, default_cost=COST).after_step(2, 2.0, 4000)
+    assert history.round_s(2) == pytest.approx(1.0)
+    # With short rows, a round of 1,000 tokens takes longer than a usual step, but no longer than all of it on one worker.
+    assert history.after_step(2, 0.2, 400).round_s(2) > 0
+    short = History(sizes=BY_LENGTH, default_cost=COST).after_step(2, 0.2, 400)
+    assert short.round_s(2) == pytest.approx(0.4)
 
 
 def test_measured_steps_of_this_launch_count_before_all_else():

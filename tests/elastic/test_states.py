@@ -134,6 +134,7 @@ class Walk(RuleBasedStateMachine):
                 "world_size": len(self.group),
                 "seconds": seconds,
                 "held_step": self.step,
+                "step_cost": 8,
                 "num_again": 0,
                 "copied_step": 0,
                 "durable_step": durable,

@@ -26,6 +26,7 @@ def known_of(*, held=0, durable=0, step=120, total_steps=160, is_last=False, com
                 "world_size": 2,
                 "seconds": 2.0,
                 "held_step": held,
+                "step_cost": 8,
                 "num_again": 0,
                 "copied_step": 0,
                 "durable_step": durable,

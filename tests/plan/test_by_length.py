@@ -59,6 +59,17 @@ def test_the_digest_is_the_same_everywhere():
     assert (plan_for(3).layout_version, plan_for(3).digest) == (2, "5093799d7e4706ae")
 
 
+@given(world_size=st.integers(1, 12), attention_at=st.sampled_from([None, 16, 1000]), step_cost=st.floats(1, 1e9))
+def test_the_largest_round_is_at_most_a_whole_step_on_one_worker(world_size, attention_at, step_cost):
+    """And what the cap on tokens allows. Without a step that was measured, it is that of equal lengths."""
+    plan = plan_for(world_size, attention_at=attention_at)
+    (most,) = plan.costs([100], [100**2])
+    assert most == (100 if attention_at is None else 100 * attention_at + 100**2)
+    assert 0 < plan.largest_round(step_cost) <= plan.workers_used
+    assert plan.largest_round(step_cost) <= most / step_cost * plan.workers_used
+    assert plan.largest_round(0) == plan.max_micro_batch / plan.step_cost
+
+
 def test_in_bitwise_the_micro_batches_do_not_depend_on_the_workers():
     """Workers take them in turn."""
     found = {assigned(plan_for(world_size, "bitwise")).micro_batches_in_order for world_size in range(1, 8)}

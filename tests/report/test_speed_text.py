@@ -57,6 +57,14 @@ def test_what_is_not_known_is_left_out():
     assert "MFU not known here" in shown(*steps(0), own)["speed"]
 
 
+def test_waiting_is_told_where_lengths_are_known():
+    """The part of the rounds in which workers wait for the longest micro-batch."""
+    speed = Speed.of([measurement(8, cost=60, round_cost=80, num_rounds=9), measurement(16, cost=30, round_cost=40)])
+    assert speed.waiting == 0.25
+    assert speed.rate_text == "4,500 tokens/s (10% padding, 25% waiting), MFU 40%"
+    assert "waiting" not in Speed.of([measurement(8)]).rate_text
+
+
 def test_the_last_measurements_count_together():
     """Weighted by their time. One of a short last step changes little, and a new generation begins anew."""
     last = measurement(9, num_steps=1, seconds=0.5, input_tokens=100, padded_tokens=200, flops=0.0)

@@ -98,6 +98,18 @@ def test_measurements_become_curves():
     assert (unknown.mfu.x, unknown.mean_mfu, unknown.step_parts) == ((), 0, {})
 
 
+def test_a_phase_by_length_has_what_was_measured():
+    """Rounds and efficiency differ from step to step, so they are means. They are 0 before the first measurement."""
+    plan = make_plan(BatchSizes(global_batch=GLOBAL_BATCH, max_micro=8, max_tokens=100), 2)
+    began = header(1, 2, 0, layout_version=2, max_tokens=100, plan_digest=plan.digest)
+    (phase,) = story_of([began, step(0)]).phases
+    assert (phase.by_length, phase.rounds, phase.efficiency) == (True, 0, 0)
+    costs = [{"cost": 900, "round_cost": 1000, "num_rounds": 25}, {"cost": 500, "round_cost": 1000, "num_rounds": 20}]
+    records = [began, step(0), *(measurement(1, BEGAN_S, **each) for each in costs)]
+    (phase,) = story_of(records).phases
+    assert (phase.rounds, phase.efficiency) == (2.25, 0.7)
+
+
 def test_the_global_batches_are_in_order():
     """A change that the user accepted is one more entry."""
     changed = IDENTITY.model_copy(update={"global_batch": 128})

@@ -73,7 +73,7 @@ def commit(generation, number, seconds=0.5):
     return CommitRecord(step=number, name=f"{number:012d}-{generation:06d}", sha256="e" * 64, seconds=seconds)
 
 
-def measurement(number, num_steps):
+def measurement(number, num_steps, **costs):
     return MeasurementRecord(
         step=number,
         num_steps=num_steps,
@@ -89,6 +89,7 @@ def measurement(number, num_steps):
         update_s=0.2 * num_steps,
         communication_s=0.3 * num_steps,
         time_s=1000.0,
+        **costs,
     )
 
 

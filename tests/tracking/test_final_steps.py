@@ -168,6 +168,15 @@ def test_a_row_has_the_plan_of_its_generation():
     assert "batch/efficiency" not in row.values
 
 
+def test_a_row_of_a_run_by_length_has_what_was_measured():
+    """Each step has a split of its own, so the plan alone has no shares."""
+    began = (1, header(1, 0, layout_version=2, max_tokens=100))
+    costs = {"cost": 90, "round_cost": 100, "num_rounds": 5}
+    *_, row = rows_of([began, *done(1, 0, 1), (1, measurement(2, 2, **costs)), (1, commit(1, 2))])
+    assert (row.values["batch/rounds"], row.values["batch/efficiency"]) == (2.5, 0.9)
+    assert (row.values["batch/world_size"], "batch/largest_share" in row.values) == (2, False)
+
+
 # -- any history
 
 ACTS = st.lists(

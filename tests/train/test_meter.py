@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from planner.data.samples import Feedback, Pair, Text
 from planner.store.records import StepRecord
 from planner.train import meter as meters
-from planner.train.batches import TokenCounts
+from planner.train.batches import LoadedStep, StepCosts, TokenCounts
 from planner.train.flops import PassFlops, StepFlops
 from planner.train.meter import Meter, peak_memory_bytes
 from planner.train.sample_batches import SampleBatch, batch_of, feedback_batch, pair_batch, text_batch
@@ -122,11 +122,11 @@ STEP = StepRecord(
 )
 
 
-def measured(meter, batch, numbers, due, last=None):
+def measured(meter, batch, numbers, due, last=None, costs=None):
     """The measurements of some steps, in the order in which they are given back."""
     found = []
     for number in numbers:
-        meter.begin_step([batch])
+        meter.begin_step(LoadedStep(batches=[batch], costs=costs))
         record = STEP.model_copy(update={"step": number})
         found += meter.end_step(record, is_due=number in due, is_last=number == last)
     return found
@@ -152,6 +152,22 @@ def test_every_step_is_in_one_measurement():
     assert meter.newest["input_tokens"] == 6
     assert meter.newest["tokens_per_s"] == 24.0
     assert meter.newest["peak_memory_bytes"] == found[-1].peak_memory_bytes > 0
+
+
+@pytest.mark.usefixtures("process_group")
+def test_costs_by_length_add_up_and_others_are_not_written():
+    """A measurement has the costs of its own steps. In plans by samples, ledgers are as they were."""
+    meter = Meter(World.join(cpu_device), StepFlops(samples=PassFlops(per_token=1)), 0.0)
+    costs = StepCosts(samples=60, rounds=80)
+    found = measured(meter, of_lengths(4), range(5), due={1}, last=4, costs=costs)
+    assert [(each.num_steps, each.cost, each.round_cost, each.num_rounds) for each in found] == [
+        (2, 120, 160, 2),
+        (3, 180, 240, 3),
+    ]
+    assert {each.efficiency for each in found} == {0.75}
+    (other,) = measured(meter, of_lengths(4), [5], due=(), last=5)
+    assert other.efficiency == 0.0
+    assert not {"cost", "round_cost", "num_rounds"} & other.model_dump().keys()
 
 
 @pytest.mark.usefixtures("process_group")
