@@ -172,7 +172,9 @@ class History:
     def speeds(self) -> Speeds:
         """The median seconds per step of every world size seen, for a step of mean cost."""
         mean = self._mean_cost
-        medians = {size: median(seconds * (mean / cost) for seconds, cost in steps) for size, steps in self.steps.items()}
+        medians = {
+            size: median(seconds * (mean / cost) for seconds, cost in steps) for size, steps in self.steps.items()
+        }
         return Speeds(measured=medians)
 
     @property

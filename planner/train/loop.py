@@ -201,14 +201,14 @@ class Loop:
             loaded, failure = _ready(upcoming) if upcoming else (LoadedStep(), None)
             self._meter.watch.lap("data")
             # Before the update: the optimizer computes while gloo sums.
-            pending = control.start(self._world, self._tally(step, done.batches, parts, check_sum, loaded.batches, failure))
+            pending = control.start(
+                self._world, self._tally(step, done.batches, parts, check_sum, loaded.batches, failure)
+            )
             self._meter.watch.skip()
             with self._saves.landing():
                 update = self._updater.update(step - 1, work)
             self._meter.watch.lap("update")
-            evidence = Evidence(
-                update=update, denominators=totals.denominators, started_s=started_s, costs=done.costs
-            )
+            evidence = Evidence(update=update, denominators=totals.denominators, started_s=started_s, costs=done.costs)
 
     @property
     def _failure(self) -> PlannerError | None:

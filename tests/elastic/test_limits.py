@@ -200,8 +200,7 @@ def test_a_round_by_length_may_have_all_tokens_that_it_may_hold():
     """Of a step of 4,000 tokens, 2 workers have 2,000 each in 2 s. A round has at most 1,000: 1 s."""
     history = History(sizes=BY_LENGTH, default_cost=COST).after_step(2, 2.0, 4000)
     assert history.round_s(2) == pytest.approx(1.0)
-    # With short rows, a round of 1,000 tokens takes longer than a usual step, but no longer than all of it on one worker.
-    assert history.after_step(2, 0.2, 400).round_s(2) > 0
+    # Of short rows, a whole step on one worker.
     short = History(sizes=BY_LENGTH, default_cost=COST).after_step(2, 0.2, 400)
     assert short.round_s(2) == pytest.approx(0.4)
 

@@ -66,7 +66,7 @@ def test_the_largest_round_is_at_most_a_whole_step_on_one_worker(world_size, att
     (most,) = plan.costs([100], [100**2])
     assert most == (100 if attention_at is None else 100 * attention_at + 100**2)
     assert 0 < plan.largest_round(step_cost) <= plan.workers_used
-    assert plan.largest_round(step_cost) <= most / step_cost * plan.workers_used
+    assert plan.largest_round(step_cost) <= most * plan.workers_used / step_cost
     assert plan.largest_round(0) == plan.max_micro_batch / plan.step_cost
 
 

@@ -1,8 +1,23 @@
 """A ledger as a story: phases, changes, curves, times. Made-up records, no files."""
 
 import pytest
-from made_runs import BEGAN_S, IDENTITY, commit, evaluation, event, eventful, header, long, measured, step, story_of
+from made_runs import (
+    BEGAN_S,
+    GLOBAL_BATCH,
+    IDENTITY,
+    commit,
+    evaluation,
+    event,
+    eventful,
+    header,
+    long,
+    measured,
+    measurement,
+    step,
+    story_of,
+)
 
+from planner.plan import BatchSizes, make_plan
 from planner.story.curves import MOST_POINTS, Column, StepTable, curve
 from planner.story.teller import MOST_CHARS, MOST_EVENTS, StoryTeller
 

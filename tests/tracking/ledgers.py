@@ -23,7 +23,7 @@ IDENTITY = TrainingIdentity(
 )
 
 
-def header(generation, step, *, world_size=2, time_s=1000.0, layout_version=1):
+def header(generation, step, *, world_size=2, time_s=1000.0, layout_version=1, max_tokens=None):
     return GenerationRecord(
         generation=generation,
         run_id="a" * 32,
@@ -33,6 +33,7 @@ def header(generation, step, *, world_size=2, time_s=1000.0, layout_version=1):
         cursor=step * 12,
         world_size=world_size,
         max_micro=4,
+        max_tokens=max_tokens,
         layout_version=layout_version,
         plan_digest="p",
         identity=IDENTITY,
