@@ -68,8 +68,8 @@ def lengths_of(file: str | None) -> list[tuple[int, int, int]]:
 
 def write_rows(folder: Path, objective: str, lengths: list[tuple[int, int, int]]) -> Path:
     """A file of rows, a token per byte."""
-    # Random letters, because a model learns "cccc" within ten steps. Then gradients are subnormal, and the CPU takes ten
-    # times as long for steps of either side, now and then.
+    # Random letters: a model learns "cccc" within ten steps. Then gradients are subnormal, and now and then a step of
+    # either side takes the CPU ten times as long.
     rows, dice = [], random.Random(0)
     for number, (prompt, chosen, rejected) in enumerate(lengths):
         begin, *said = ("".join(dice.choices(string.ascii_lowercase, k=each)) for each in (prompt, chosen, rejected))
