@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rows_of import CLASSES, all_parts, assistant, user
 from tiny_tokenizers import byte_level
 
-from planner.data import kept_lengths, lazy_sets, sample_cache
+from planner.data import kept_lengths, lazy_rows, lazy_sets, sample_cache
 from planner.data.base import no_progress
 from planner.data.evaluation import training_part
 from planner.data.longest import require_fitting
@@ -92,7 +92,7 @@ def test_lengths_are_those_of_rows_tokenized_ahead(
     model = tokens if is_hf else gpt(24)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kept_lengths, "_LEAST_ROWS", piece)
-        patch.setattr(lazy_sets, "_ROWS_PER_BATCH", batch)
+        patch.setattr(lazy_rows, "_ROWS_PER_BATCH", batch)
         try:
             ahead = open_dataset(CLASSES[kind](kind=kind, **settings), model)
         except DataError:
@@ -145,13 +145,13 @@ def pieces(monkeypatch, tmp_path):
     monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(sample_cache, "LEAST_BYTES", 0)
     monkeypatch.setattr(kept_lengths, "_LEAST_ROWS", 3)
-    found, piece = [], lazy_sets._Part._piece
+    found, piece = [], lazy_rows.LazyRows._piece
 
     def noted(part, rows, tell):
         found.append(rows.start)
         return piece(part, rows, tell)
 
-    monkeypatch.setattr(lazy_sets._Part, "_piece", noted)
+    monkeypatch.setattr(lazy_rows.LazyRows, "_piece", noted)
     return found
 
 
@@ -258,7 +258,7 @@ def test_a_row_with_another_length_is_refused(tmp_path, asked):
         found.evidence(4)
     assert listed(found) == before
     assert len(found.samples([3, 5])) == 2
-    assert found.measured(no_progress).fingerprint != found.fingerprint
+    assert pairs_at(path).fingerprint != found.fingerprint
 
 
 def test_sequences_that_exchange_tokens_are_refused(tmp_path):
@@ -278,7 +278,7 @@ def test_all_bad_rows_are_found_at_the_start(tmp_path, monkeypatch):
     """Not when a step needs them. Rows that no epoch uses are not tokenized."""
     monkeypatch.setattr(lazy_sets, "_TRIED", 1)
     monkeypatch.setattr(lazy_sets, "_LEAST_TRIED", 1)
-    monkeypatch.setattr(lazy_sets, "_ROWS_PER_BATCH", 2)
+    monkeypatch.setattr(lazy_rows, "_ROWS_PER_BATCH", 2)
     bad = [row | {"chosen": "no"} if n in (3, 4, 7) else row for n, row in enumerate(PAIRS)]
     path = write(bad, tmp_path)
     with pytest.raises(DataError) as refused:
