@@ -19,6 +19,7 @@ from rows_of import CLASSES, assistant, user
 from tiny_tokenizers import byte_level
 
 from planner.data import lazy_rows, lazy_sets, row_access, sample_cache
+from planner.data.base import no_progress
 from planner.data.open import open_dataset
 from planner.errors import DataError
 from planner.job import HfModel
@@ -87,7 +88,7 @@ def everything(dataset):
 
 
 def agree(kind, model, **settings):
-    """Check that both ways have the same samples. Returns the data set that tokenizes on demand."""
+    """Check that both ways have the same samples and lengths. Returns the data set that tokenizes on demand."""
     try:
         ahead = open_dataset(data(kind, "ahead", **settings), model)
     except DataError:
@@ -96,6 +97,9 @@ def agree(kind, model, **settings):
         return None
     found = open_dataset(data(kind, "on_demand", **settings), model)
     assert everything(found) == everything(ahead)
+    rows = range(found.num_rows)
+    lengths = [[each.tolist() for each in part.lengths(rows)] for part in (found.measured(no_progress), found, ahead)]
+    assert lengths[0] == lengths[1] == lengths[2]
     assert [each.num_rows for each in found.sets] == [each.num_rows for each in ahead.sets]
     return found
 
