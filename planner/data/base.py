@@ -106,6 +106,19 @@ class SampleDataset(Protocol):
         ...
 
 
+@runtime_checkable
+class Measurable(Protocol):
+    """A data set whose samples' lengths are known only after all of them were made once."""
+
+    def measured(self, progress: Progress) -> SampleDataset:
+        """The data set with all lengths. Its fingerprint covers them, too.
+
+        Raises:
+            DataError: a row cannot be used.
+        """
+        ...
+
+
 def sample_row_counts(row: int, sample: Sample) -> RowContribution:
     """The counts of a row's sample."""
     return RowContribution(tokens=sample.num_tokens, check_sum=check_sum_of(row, sample.parts()))

@@ -1,11 +1,11 @@
 """Data sets of prompts and completions whose rows are tokenized when a step needs them (`data.tokenize: on_demand`).
 
 Opening one finds where its rows are, and tokenizes some of them as a check. The samples and their numbers are those of
-rows that are tokenized ahead.
+rows that are tokenized ahead. With `batch.max_tokens`, all rows are tokenized once at the start, and only the lengths
+are kept.
 """
 
-import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,21 +13,16 @@ from numpy.typing import NDArray
 
 from planner.data.ahead_sets import tokenizer_of
 from planner.data.base import Progress, RowContribution, RowLengths, SetRows, sample_row_counts
+from planner.data.lazy_rows import LazyRows, SampleMaker, facts_digest
 from planner.data.mixture import repeats, times_used, used_rows
 from planner.data.one_format import OneFormat
-from planner.data.row import Row
-from planner.data.row_access import RowAccess, open_access
-from planner.data.row_tokenizer import RowTokenizer, unequal_samples
+from planner.data.row_access import open_access
+from planner.data.row_tokenizer import RowTokenizer
 from planner.data.samples import Sample
 from planner.data.shared_array import SharedArray
 from planner.data.source_stamps import row_stamps
-from planner.data.tokenizer import Tokenizer
-from planner.errors import DataError
-from planner.job import GptModel, HfModel, MixtureSet, RowsData
+from planner.job import GptModel, HfModel, RowsData
 
-# Raise it if the same rows, settings and tokenizer make other samples: `tests/data/test_lazy_sets.py` has samples of
-# all formats. The digest of the package's code would call a run of an earlier version another run.
-_SAMPLES = 1
 # Rows that are tokenized at the start, over all sets, and for each set at least.
 _TRIED, _LEAST_TRIED = 256, 16
 _NOTE = "rows are tokenized when a step needs them, so it is not known in advance how many are cut"
@@ -51,7 +46,7 @@ def open_on_demand(
     parts, notes = [], [_NOTE, *repeats(data.sets, found, used)]
     for source, access, num_rows, num_used in zip(data.sets, opened, found, used, strict=True):
         chosen = None if num_used == num_rows else _chosen(num_rows, num_used, data.seed)
-        make = _Maker(
+        make = SampleMaker(
             data=data,
             source=source,
             context=model.context,
@@ -65,7 +60,7 @@ def open_on_demand(
         notes += [_tried(source.name if data.mixture else "", len(tried), note) for note in made.notes]
         fingerprint = make.fingerprint(access.index.content, (num_used, data.seed) if chosen else (num_used,))
         parts.append(
-            _Part(
+            LazyRows(
                 access=access,
                 make=make,
                 chosen=chosen,
@@ -88,85 +83,13 @@ def _tried(name: str, num_tried: int, note: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Maker:
-    """What turns rows of one set into samples."""
-
-    data: RowsData
-    source: MixtureSet
-    context: int
-    tokenizer: Tokenizer
-    kind: type[RowTokenizer]
-    one: OneFormat
-
-    def rows(self, rows: list[Row]) -> RowTokenizer:
-        """The rows, tokenized."""
-        tokenized = self.kind(self.data, self.source.path, self.context, self.tokenizer, self.one)
-        tokenized.add(rows)
-        return tokenized
-
-    def fingerprint(self, content: str, used: tuple[int, ...]) -> str:
-        """64 hex digits over everything that the samples depend on."""
-        ours = {"mixture", *MixtureSet.model_fields, "seed", "bad_rows", "tokenize"}
-        settings = self.data.model_dump(mode="json", exclude=ours, exclude_defaults=True)
-        columns = sorted(self.source.columns.items()) if self.source.columns else None
-        facts = (content, self.source.split, columns, used, sorted(settings.items()), self.context)
-        return _digest(("on demand", _SAMPLES, *facts, self.tokenizer.digest, *self.kind.code_of_package()))
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Part:
-    """The samples of one set."""
-
-    access: RowAccess
-    make: _Maker
-    chosen: SharedArray | None
-    """int64: the numbers of the rows that an epoch uses. None: each row once"""
-    num_used: int
-    per_row: int
-    """samples of a row: 2 for a pair as feedback"""
-    fingerprint: str
-
-    @property
-    def num_rows(self) -> int:
-        """Number of samples."""
-        return self.num_used * self.per_row
-
-    def samples(self, numbers: NDArray[np.int64]) -> list[Sample]:
-        """The samples with these numbers.
-
-        Raises:
-            DataError: a row cannot be used or read any more.
-        """
-        used, number_in_row = np.divmod(numbers, self.per_row)
-        rows = (self.chosen.array[used] if self.chosen else used).tolist()
-        tokenized = self.make.rows(self.access.rows(rows))
-        if tokenized.bad_rows.found:
-            raise self._refusal(rows)
-        made = tokenized.finish()
-        if tokenized.samples_of_each() != self.per_row:
-            raise unequal_samples(self.access.where(rows[0]))
-        return [made.sample(i * self.per_row + int(part)) for i, part in enumerate(number_in_row)]
-
-    def _refusal(self, rows: list[int]) -> DataError:
-        """The error for the first of some rows that cannot be used."""
-        for number in rows:
-            if found := self.make.rows(self.access.rows([number])).bad_rows.found:
-                break
-        reason = next(iter(found.values()))
-        return DataError.of(
-            "data.path",
-            f"{self.access.where(number)} cannot be used: {reason}. Correct the row, or write data.tokenize: ahead "
-            "with data.bad_rows: skip",
-        )
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class OnDemandSet:
     """Samples that are made when they are asked for. The rows of a mixture's sets follow one another."""
 
-    parts: tuple[_Part, ...]
+    parts: tuple[LazyRows, ...]
     fingerprint: str
-    """64 hex digits over the content of the files, the tokenizer, and all settings that samples depend on"""
+    """64 hex digits over the content of the files, the tokenizer, all settings that samples depend on, and lengths that
+    are kept"""
     notes: tuple[str, ...]
     """what is known of changes to rows"""
     sets: tuple[SetRows, ...]
@@ -192,15 +115,18 @@ class OnDemandSet:
             DataError: a row cannot be used, or its file cannot be read or has changed.
         """
         asked = np.array(rows, np.int64)
-        ends = np.cumsum([part.num_rows for part in self.parts])
-        of_part = np.searchsorted(ends, asked, side="right")
         made: dict[int, Sample] = {}
-        for number in np.unique(of_part):
-            part = self.parts[number]
-            places = np.flatnonzero(of_part == number)
-            samples = part.samples(asked[places] - (ends[number] - part.num_rows))
-            made.update(zip(places.tolist(), samples, strict=True))
+        for part, places, numbers in self._by_part(asked):
+            made.update(zip(places.tolist(), part.samples(numbers), strict=True))
         return [made[place] for place in range(len(asked))]
+
+    def _by_part(self, rows: NDArray[np.int64]) -> Iterator[tuple[LazyRows, NDArray[np.int64], NDArray[np.int64]]]:
+        """Each part that has some of the rows, with their places among these, and their numbers in the part."""
+        ends = np.cumsum([part.num_rows for part in self.parts])
+        of_part = np.searchsorted(ends, rows, side="right")
+        for number in np.unique(of_part):
+            part, places = self.parts[number], np.flatnonzero(of_part == number)
+            yield part, places, rows[places] - (ends[number] - part.num_rows)
 
     def evidence(self, row: int) -> RowContribution:
         """The counts of the row's sample.
@@ -211,24 +137,29 @@ class OnDemandSet:
         return sample_row_counts(row, self.sample(row))
 
     def lengths(self, rows: Sequence[int] | NDArray[np.int64]) -> RowLengths:
-        """Not known: a row's sample is as long as its tokens.
+        """How long the rows' samples are. Without `measured`, the rows are tokenized now.
 
         Raises:
-            DataError: always.
+            DataError: a row cannot be used, or its file cannot be read or has changed.
         """
-        del rows
-        raise DataError.of(
-            "data.tokenize",
-            "on_demand does not know how long a sample is before it is tokenized. Write tokenize: ahead, or remove "
-            "batch.max_tokens",
-        )
+        asked = np.asarray(rows, np.int64)
+        found = RowLengths(np.empty_like(asked), np.empty_like(asked))
+        for part, places, numbers in self._by_part(asked):
+            found.tokens[places], found.squares[places] = part.lengths(numbers)
+        return found
+
+    def measured(self, progress: Progress) -> "OnDemandSet":
+        """The data set with the lengths of all samples: each row is tokenized once on this machine.
+
+        Its fingerprint covers the lengths, too.
+
+        Raises:
+            DataError: a row cannot be used.
+        """
+        return _joined([part.measured(progress) for part in self.parts], self.notes, is_mixture=bool(self.sets))
 
 
-def _joined(parts: list[_Part], notes: tuple[str, ...], *, is_mixture: bool) -> OnDemandSet:
+def _joined(parts: list[LazyRows], notes: tuple[str, ...], *, is_mixture: bool) -> OnDemandSet:
     sets = tuple(SetRows(part.make.source.name, part.num_rows, part.fingerprint) for part in parts) * is_mixture
-    fingerprint = _digest([tuple(each)[1:] for each in sets]) if is_mixture else parts[0].fingerprint
+    fingerprint = facts_digest([tuple(each)[1:] for each in sets]) if is_mixture else parts[0].fingerprint
     return OnDemandSet(parts=tuple(parts), fingerprint=fingerprint, notes=notes, sets=sets)
-
-
-def _digest(facts: object) -> str:
-    return hashlib.sha256(repr(facts).encode()).hexdigest()

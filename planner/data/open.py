@@ -3,7 +3,7 @@
 from typing import cast
 
 from planner.base.text import enumerated
-from planner.data.base import Progress, SampleDataset, no_progress
+from planner.data.base import Measurable, Progress, SampleDataset, no_progress
 from planner.errors import DataError, DataKindUnavailable, PlannerError
 from planner.job import Data, Job, Model, data_spec_of
 from planner.job.data_registry import DATA_KINDS
@@ -33,6 +33,18 @@ def open_dataset(data: Data, model: Model, progress: Progress = no_progress) -> 
             f"has no {enumerated(lacks)}"
         )
     return cast("SampleDataset", opened)
+
+
+def open_training(job: Job, progress: Progress = no_progress) -> SampleDataset:
+    """Open the rows to train on. With `batch.max_tokens`, their lengths are known, or nothing tells them.
+
+    Raises:
+        DataError: a file is missing or a row cannot be used.
+    """
+    opened = open_dataset(job.data, job.model, progress)
+    if job.batch.max_tokens is None or not isinstance(opened, Measurable):
+        return opened
+    return opened.measured(progress)
 
 
 def open_evaluation(job: Job, progress: Progress = no_progress) -> SampleDataset | None:

@@ -39,6 +39,11 @@ class RowAccess(Protocol):
     """The rows of one data set by their number, from 0. Picklable, for loader processes."""
 
     @property
+    def stamps(self) -> Stamps:
+        """The files that hold the rows."""
+        ...
+
+    @property
     def index(self) -> RowIndex:
         """Where the rows are."""
         ...

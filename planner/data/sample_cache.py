@@ -1,10 +1,10 @@
 """A cache of tokenized rows on this machine's disk: the first process tokenizes, later ones map its result.
 
-It also keeps indexes of rows (`row_index`). Each data set has a folder. Its name is a digest of everything that the
-samples depend on: the files with their sizes and times, the job's settings, the tokenizer, this code. The content is
-checked against its digest. If it is wrong, or the disk fails, rows are tokenized again. `PLANNER_CACHE` names another
-place. The cache is private unless its folder already exists with other permissions. Users who can write to it can
-replace samples.
+It also keeps indexes of rows (`row_index`) and lengths of samples (`kept_lengths`). Each data set has a folder. Its
+name is a digest of everything that the samples depend on: the files with their sizes and times, the job's settings, the
+tokenizer, this code. The content is checked against its digest. If it is wrong, or the disk fails, rows are tokenized
+again. `PLANNER_CACHE` names another place. The cache is private unless its folder already exists with other
+permissions. Users who can write to it can replace samples.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, Protocol, TypeVar
 
 from planner.base.disk import cache_folder
 from planner.base.format_versions import STORED, refusal
@@ -26,8 +26,7 @@ from planner.base.json_text import read_json_object
 from planner.base.permissions import make_folder, opener_within
 from planner.base.wait_reports import WaitReports
 from planner.data.base import SetRows
-from planner.data.row_index import RowIndex
-from planner.data.sample_sets import SampleSet, samples_digest
+from planner.data.sample_sets import samples_digest
 from planner.data.shared_array import SharedArray
 
 _log = logging.getLogger(__name__)
@@ -36,8 +35,10 @@ _log = logging.getLogger(__name__)
 LEAST_BYTES = 16 * 2**20
 # Of what describes the samples: names, digests, counts and notes.
 _MAX_FACTS_BYTES = 2**24
-SAMPLES, INDEXES = "samples", "row-indexes"
-"""the folders of both in the cache"""
+SAMPLES, INDEXES, LENGTHS = "samples", "row-indexes", "row-lengths"
+"""the folders of each in the cache"""
+MOST_PIECES = 16
+"""the most pieces in which the lengths of a set are kept"""
 # Number of data sets that are kept: the last used ones. An index is small, and a mixture has one for each of its sets.
 _MOST, _MOST_INDEXES = 8, 500
 # Enough to tokenize gigabytes of text, and less than the timeout of a worker group's first step.
@@ -46,7 +47,18 @@ _LOCK_AGAIN_S = 0.2
 _SAID_AFTER_S = 30.0
 # A process that writes a file adds to it every few seconds.
 _ABANDONED_S = 86_400.0
-_Kept = TypeVar("_Kept", bound=SampleSet | RowIndex)
+
+
+class KeptArrays(Protocol):
+    """What the cache keeps: a data class of arrays and JSON values."""
+
+    @property
+    def arrays(self) -> dict[str, SharedArray]:
+        """The arrays by their names."""
+        ...
+
+
+_Kept = TypeVar("_Kept", bound=KeptArrays)
 
 
 def cached(
@@ -58,7 +70,7 @@ def cached(
     classes: Sequence[type[_Kept]],
     folder: str = SAMPLES,
 ) -> _Kept:
-    """The cached samples or index, or the result of `make`, which is then cached.
+    """The cached samples, index or lengths, or the result of `make`, which is then cached.
 
     Args:
         facts: everything that the samples depend on, except this code.
@@ -66,7 +78,7 @@ def cached(
         make: makes the samples. Its errors are not caught.
         waits: called repeatedly while another process makes these samples, to show that this process is alive.
         classes: those that `make` may return an object of.
-        folder: `SAMPLES` or `INDEXES`.
+        folder: `SAMPLES`, `INDEXES` or `LENGTHS`.
     """
     if num_bytes < LEAST_BYTES:
         return make()
@@ -136,7 +148,7 @@ def _load(place: Path, classes: Sequence[type[_Kept]]) -> _Kept | None:
             # `forget_old` goes by this time.
             os.utime(place)
             fields: dict[str, Any] = {**facts["fields"], **arrays}
-            if facts["class"] != RowIndex.__name__:
+            if "notes" in fields:  # samples. Others have none
                 fields["notes"] = tuple(fields["notes"])
                 fields["sets"] = tuple(SetRows(*each) for each in fields["sets"])
             made = {each.__name__: each for each in classes}[facts["class"]]
@@ -180,7 +192,8 @@ def forget_old(folder: Path) -> None:
             part.unlink(missing_ok=True)
     kept = (place for place in folder.iterdir() if not place.suffix and place.name[0] != ".")
     places = sorted(kept, key=lambda place: place.stat().st_mtime, reverse=True)
-    for place in places[_MOST_INDEXES if folder.name == INDEXES else _MOST :]:
+    most = {INDEXES: _MOST_INDEXES, LENGTHS: MOST_PIECES * _MOST_INDEXES}.get(folder.name, _MOST)
+    for place in places[most:]:
         shutil.rmtree(place, ignore_errors=True)
         place.unlink(missing_ok=True)
         place.with_suffix(".lock").unlink(missing_ok=True)

@@ -171,11 +171,6 @@ class Job(Section):
                 "batch.max_tokens needs the length of each sample, and your own loop's samples may have no tokens. "
                 "Remove it"
             )
-        if isinstance(self.data, RowsData) and self.data.tokenize == "on_demand":
-            raise ValueError(
-                "batch.max_tokens needs the length of each sample before its step, and data.tokenize on_demand does "
-                "not know it. Write data.tokenize: ahead, or remove batch.max_tokens"
-            )
         return self
 
     @model_validator(mode="after")

@@ -10,7 +10,7 @@ from typing import Any
 from planner.base.text import counted
 from planner.data.base import Progress, SampleDataset, no_progress
 from planner.data.evaluation import WithEvaluation, training_part
-from planner.data.open import open_dataset, open_evaluation
+from planner.data.open import open_evaluation, open_training
 from planner.errors import DataError, ResumeRefused, UserError
 from planner.events.resuming import ChangeAccepted, SettingChanged
 from planner.job import HfModel, Job
@@ -28,7 +28,7 @@ def open_data(job: Job, progress: Progress = no_progress) -> tuple[SampleDataset
     Raises:
         DataError: the data cannot be read, or has no row left to train on.
     """
-    dataset = training = open_dataset(job.data, job.model, progress)
+    dataset = training = open_training(job, progress)
     if (evaluation := open_evaluation(job, progress)) is not None:
         sizes = tuple(each.num_rows for each in evaluation.sets) or (evaluation.num_rows,)
         chosen = chosen_rows(sizes, _num_evaluated(job, evaluation.num_rows))
@@ -273,12 +273,25 @@ def _reasons(
         if change.setting.startswith(_DECIDED_BY[field]) and not change.setting.startswith(ignored)
     ]
     found = [f"{change.setting}: {change.before} -> {change.now}" for change in decisive]
-    # A setting such as data.tokenize gives every set other samples, and does not say that a set changed.
-    if field == "data" and all(change.setting.startswith(_OF_SOME_SETS) for change in decisive):
-        found += set_changes(*facts)
     # Settings decide every field except the data. If the run's job is not known, no change was found.
-    unseen = f"{field}: the old one is not known"
-    return found or ["the files at data.path, or the tokenizer's, have changed" if field == "data" else unseen]
+    if field != "data":
+        return found or [f"{field}: the old one is not known"]
+    files = "the files at data.path, or the tokenizer's, have changed"
+    if not decisive and (lengths := _lengths_changed(changes)):
+        return [f"{lengths}, or {files}"]
+    # A setting such as data.tokenize gives every set other samples, and does not say that a set changed.
+    if all(change.setting.startswith(_OF_SOME_SETS) for change in decisive):
+        found += set_changes(*facts)
+    return found or [files]
+
+
+def _lengths_changed(changes: Sequence[SettingChanged]) -> str:
+    """What the setting changed that lets lengths identify rows on demand. Empty if it did not. Sets may be the same."""
+    for change in changes:
+        if change.setting == "batch.max_tokens" and "null" in (change.before, change.now):
+            shown = f"batch.max_tokens: {change.before} -> {change.now}"
+            return f"{shown}, and with it data that is tokenized on demand is known by its lengths, too"
+    return ""
 
 
 def _enumerated(names: list[str]) -> str:

@@ -9,7 +9,7 @@ from planner.data.base import Progress, SampleDataset, no_progress
 from planner.data.longest import require_fitting, require_lengths
 from planner.data.samples import Feedback, Pair, Sample, Text
 from planner.errors import PlanError
-from planner.job import Job, RowsData, batch_sizes
+from planner.job import Job, batch_sizes
 from planner.job.step_schedule import total_steps
 from planner.order.order import Order
 from planner.plan import Plan, make_plan
@@ -79,7 +79,8 @@ def length_costs(job: Job, counts: Sequence[int], progress: Progress = no_progre
         DataError: the data cannot be read, does not tell its lengths, or has a sample above `batch.max_tokens`.
         PlanError: the job's kind of data does not tell its lengths, or no plan serves a count.
     """
-    _require_lengths(job)
+    if job.is_own:
+        raise PlanError("--lengths: the samples of this job come from your own code, so their lengths are not known")
     dataset, order = open_data(job, progress)
     require_lengths(dataset)
     require_fitting(job, dataset)
@@ -97,16 +98,6 @@ def length_costs(job: Job, counts: Sequence[int], progress: Progress = no_progre
         largest_padded=max(largest for _, largest in found),
         costs=tuple(costs for costs, _ in found),
     )
-
-
-def _require_lengths(job: Job) -> None:
-    if job.is_own:
-        raise PlanError("--lengths: the samples of this job come from your own code, so their lengths are not known")
-    if isinstance(job.data, RowsData) and job.data.tokenize == "on_demand":
-        raise PlanError(
-            "--lengths: data.tokenize on_demand does not know how long samples are. Add --set data.tokenize=ahead, "
-            "which tokenizes all rows now"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

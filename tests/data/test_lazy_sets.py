@@ -18,7 +18,8 @@ from pydantic import ValidationError
 from rows_of import CLASSES, assistant, user
 from tiny_tokenizers import byte_level
 
-from planner.data import lazy_sets, row_access, sample_cache
+from planner.data import lazy_rows, lazy_sets, row_access, sample_cache
+from planner.data.base import no_progress
 from planner.data.open import open_dataset
 from planner.errors import DataError
 from planner.job import HfModel
@@ -87,7 +88,7 @@ def everything(dataset):
 
 
 def agree(kind, model, **settings):
-    """Check that both ways have the same samples. Returns the data set that tokenizes on demand."""
+    """Check that both ways have the same samples and lengths. Returns the data set that tokenizes on demand."""
     try:
         ahead = open_dataset(data(kind, "ahead", **settings), model)
     except DataError:
@@ -96,6 +97,9 @@ def agree(kind, model, **settings):
         return None
     found = open_dataset(data(kind, "on_demand", **settings), model)
     assert everything(found) == everything(ahead)
+    rows = range(found.num_rows)
+    lengths = [[each.tolist() for each in part.lengths(rows)] for part in (found.measured(no_progress), found, ahead)]
+    assert lengths[0] == lengths[1] == lengths[2]
     assert [each.num_rows for each in found.sets] == [each.num_rows for each in ahead.sets]
     return found
 
@@ -376,7 +380,7 @@ ROWS = {
 
 
 def test_samples_change_only_with_their_number(tmp_path):
-    """If this fails, raise `lazy_sets._SAMPLES` and write the new digest here: runs must not mix the two."""
+    """If this fails, raise `lazy_rows._SAMPLES` and write the new digest here: runs must not mix the two."""
     digest = sha256()
     # Its tokens are bytes, so they do not depend on how the library trains a tokenizer.
     (tmp_path / "model").mkdir()
@@ -386,7 +390,7 @@ def test_samples_change_only_with_their_number(tmp_path):
             job = data(kind, "on_demand", path=write([row], tmp_path, "lines"), max_prompt=9)
             for model in (gpt(16), byte_tokens):
                 digest.update(repr((kind, everything(open_dataset(job, model))[:2])).encode())
-    assert (lazy_sets._SAMPLES, digest.hexdigest()) == (
+    assert (lazy_rows._SAMPLES, digest.hexdigest()) == (
         1,
         "d2b2e802db7396170ebf2dcc296927bdd46d254c4ff3be9aa2d017a213961176",
     )

@@ -1,9 +1,13 @@
 """Micro-batches by length in real FSDP processes: the samples, losses and bits of a run, and what the audit finds."""
 
 import json
+import os
 import random
+import re
+from pathlib import Path
 
 import pytest
+from events import wait_for
 from forging import header, rechained
 from sample_sets import write_rows
 from test_bitwise import result
@@ -12,7 +16,7 @@ from test_training import crash_at
 from verifiers import run_script
 from worker_functions import make_job, records, run_job
 
-from planner.errors import TrainingFailed, UserError
+from planner.errors import DataError, ResumeRefused, TrainingFailed, UserError
 from planner.plan import BatchSizes, make_plan
 from planner.provenance.audit import audit
 from planner.rehearsal.on_processes import rehearse, train_observed
@@ -20,7 +24,7 @@ from planner.rehearsal.stages import stages
 from planner.runner.verify_job import compare
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
-from planner.train.setup import Launch
+from planner.train.setup import Launch, open_data_once
 
 pytestmark = pytest.mark.fsdp
 
@@ -165,10 +169,73 @@ def test_a_model_is_checked_when_a_resumed_run_gets_max_tokens(workers, texts, t
             workers.run(run_hf, 2, job, str(tmp_path))
 
 
+def on_demand(job):
+    return job.model_copy(update={"data": job.data.model_copy(update={"tokenize": "on_demand"})})
+
+
+@pytest.mark.parametrize("name", ["sft", "dpo, cached", "kto"])
+def test_rows_on_demand_have_the_bits_of_rows_tokenized_ahead(workers, tmp_path, name):
+    """The same split of each step and the same weights. Also on 3 workers and 1, from loader processes."""
+    ahead, found = job_of(tmp_path, name, equality="bitwise"), []
+    loading = on_demand(job_of(tmp_path, name, equality="bitwise", workers={"loader_processes": 1}))
+    for number, job in enumerate((ahead, on_demand(ahead))):
+        workers.run(run_job, 2, job, str(tmp_path / str(number)))
+        placements = [step["placement"] for step in records(tmp_path / str(number))]
+        assert all(placements)
+        found.append((result(tmp_path / str(number)), placements))
+    assert found[0] == found[1]
+    workers.run(run_job, 3, loading, str(tmp_path / "resized"), 2)
+    workers.run(run_job, 1, loading, str(tmp_path / "resized"))
+    assert result(tmp_path / "resized") == found[0][0]
+    audited(tmp_path / "1")
+    audited(tmp_path / "resized")
+
+
+def test_a_run_on_demand_gets_max_tokens_only_if_its_data_is_accepted(workers, tmp_path):
+    """Lengths are a part of such data. Another limit is not."""
+    url = str(tmp_path / "run")
+    workers.run(run_job, 2, on_demand(job_of(tmp_path, "sft", max_tokens=None)), url, 2)
+    limited = on_demand(job_of(tmp_path, "sft", max_tokens=70))
+    with pytest.raises(ResumeRefused, match=r"batch.max_tokens: null -> 70, and with it data that is tokenized on dem"):
+        workers.run(run_job, 3, limited, url)
+    workers.run(run_job, 3, limited, url, 1, ("data",))
+    workers.run(run_job, 2, on_demand(job_of(tmp_path, "sft", max_tokens=80)), url)
+    audited(url)
+
+
+def run_rewritten(rank, job, url):
+    """A generation whose file gets a shorter row after it was opened, without a trace in its size and time."""
+    path, opened = Path(job.data.path), Path(url).with_suffix(".opened")
+    _, order = open_data_once(job)
+    row = order.rows(22, 33).tolist()[0]
+    opened.mkdir(exist_ok=True)
+    (opened / str(rank)).touch()
+    wait_for(lambda: (opened / "0").exists() and (opened / "1").exists())
+    if not rank:
+        lines, before = path.read_text().splitlines(), path.stat().st_mtime_ns
+        shorter = json.dumps(json.loads(lines[row]) | {"prompt": "z", "completion": "z"})
+        lines[row] = shorter.ljust(len(lines[row]))
+        path.write_text("\n".join(lines) + "\n")
+        os.utime(path, ns=(before, before))
+        (opened / "written").write_text(str(row + 1))
+    wait_for((opened / "written").exists)
+    return run_job(rank, job, url)
+
+
+def test_all_workers_stop_before_a_step_with_another_length(workers, tmp_path):
+    """They commit the steps before it and raise one error, which names the row and both lengths."""
+    job, url = on_demand(job_of(tmp_path, "sft")), tmp_path / "run"
+    with pytest.raises(DataError) as raised:
+        workers.run(run_rewritten, 2, job, str(url))
+    row = (tmp_path / "run.opened" / "written").read_text()
+    assert re.search(rf"chat.jsonl:{row} has \d+ tokens .*, and had \d+ tokens .* when the lengths", str(raised.value))
+    assert [record["step"] for record in records(url)] == [0, 1]
+    assert [record["step"] for record in records(url, "commit")][-1] == 2
+
+
 def test_an_audit_names_a_forged_limit_where_lengths_are_not_known(workers, tmp_path):
     """Rows that are tokenized on demand have none. The forged header is the finding, not an error of the data."""
-    job, url = job_of(tmp_path, "sft", max_tokens=None), tmp_path / "run"
-    job = job.model_copy(update={"data": job.data.model_copy(update={"tokenize": "on_demand"})})
+    job, url = on_demand(job_of(tmp_path, "sft", max_tokens=None)), tmp_path / "run"
     workers.run(run_job, 2, job, str(url))
     digest = make_plan(BatchSizes(global_batch=11, max_micro=4, max_tokens=70), 2).digest
     rechained(header(1, max_tokens=70, layout_version=2, plan_digest=digest))(url)

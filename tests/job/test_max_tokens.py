@@ -50,12 +50,6 @@ def test_samples_alone_are_counted_by_default():
         ({"max_tokens": 9, "attention_at": 0}, CHAT, {}, "batch.attention_at"),
         ({"attention_at": 96}, CHAT, {}, "without max_tokens samples are only counted. Write max_tokens, or remove"),
         ({"max_tokens": 9}, OWN, {}, "your own loop's samples may have no tokens. Remove it"),
-        (
-            {"max_tokens": 9},
-            CHAT,
-            {"tokenize": "on_demand"},
-            "data.tokenize on_demand does not know it. Write data.tokenize: ahead, or remove batch.max_tokens",
-        ),
     ],
 )
 def test_jobs_that_cannot_have_it_are_refused(batch, base, data, says):
@@ -65,9 +59,10 @@ def test_jobs_that_cannot_have_it_are_refused(batch, base, data, says):
     assert says in str(refused.value).replace("batch\n", "batch.").replace("batch.max_tokens\n", "batch.max_tokens ")
 
 
-def test_rows_on_demand_may_be_counted():
-    """Without a limit of tokens."""
-    assert job_with({}, tokenize="on_demand").batch.max_tokens is None
+@pytest.mark.parametrize("max_tokens", [None, 9])
+def test_rows_on_demand_may_have_it(max_tokens):
+    """Their lengths are found at the start."""
+    assert job_with({"max_tokens": max_tokens}, tokenize="on_demand").batch.max_tokens == max_tokens
 
 
 @pytest.mark.parametrize(

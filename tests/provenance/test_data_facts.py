@@ -145,6 +145,29 @@ def test_a_setting_of_all_sets_is_the_only_reason(section, values, reason):
 
 
 @pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("sets", [("a.jsonl",), ("a.jsonl", "b.jsonl")])
+@pytest.mark.parametrize("limits", [(None, 40), (40, None)])
+def test_lengths_are_a_part_of_rows_on_demand(sets, limits):
+    """No set is said to have other rows. Another limit changes nothing."""
+    jobs = [on_demand(*sets, max_tokens=limit) for limit in limits]
+    identities = [identity_of(job, *open_data(job)) for job in jobs]
+    changes, facts = job_changes(*jobs), tuple(map(facts_of, jobs))
+    with pytest.raises(ResumeRefused, match=r"\(batch.max_tokens: (null|40) -> (null|40), and with it data") as refused:
+        require_same(*identities, changes, frozenset(), "run", facts=facts)
+    assert "jsonl has" not in str(refused.value)
+    assert require_same(*identities, changes, frozenset(["data"]), "run", facts=facts)
+    other = on_demand(*sets, max_tokens=50)
+    assert identity_of(other, *open_data(other)) in identities
+
+
+def on_demand(*sets, max_tokens):
+    job = mixture(*sets)
+    stored = json.loads(job.model_dump_json(by_alias=True))
+    batch = {**stored["batch"], "max_tokens": max_tokens}
+    return Job.model_validate({**stored, "data": stored["data"] | {"tokenize": "on_demand"}, "batch": batch})
+
+
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("sets", [None, 3, [3], [{"name": "a"}], {"sets": []}])
 def test_facts_that_cannot_be_read_count_as_none(sets):
     """Another version of planner, or a stranger, may have written them."""
