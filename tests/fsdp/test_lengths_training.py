@@ -173,7 +173,9 @@ def on_demand(job):
     return job.model_copy(update={"data": job.data.model_copy(update={"tokenize": "on_demand"})})
 
 
-@pytest.mark.parametrize("name", ["sft", "dpo, cached", "kto"])
+@pytest.mark.parametrize(
+    "name", ["dpo, cached", *(pytest.param(each, marks=pytest.mark.slow) for each in ("sft", "kto"))]
+)
 def test_rows_on_demand_have_the_bits_of_rows_tokenized_ahead(workers, tmp_path, name):
     """The same split of each step and the same weights. Also on 3 workers and 1, from loader processes."""
     ahead, found = job_of(tmp_path, name, equality="bitwise"), []
