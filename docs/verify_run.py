@@ -862,6 +862,7 @@ def current_name(value: object) -> object:
 Batches = list[list[int]]  # micro-batches: offsets in the step
 MOST_WITH_TARGETS = 2**14  # samples of a step. In a larger one, all targets are equal
 EXCHANGES = 4
+MOST_ASIDE = 2**23  # ten seconds. Only lengths that somebody made up for it come near: training would wait as long
 
 
 class Samples(NamedTuple):
@@ -963,12 +964,16 @@ def falling_targets(samples: Samples, width: int, rounds: int) -> list[list[int]
 
 
 def fill(samples: Samples, order: list[int], width: int, targets: list[int]) -> Batches | None:
-    """Return micro-batches to which samples went in this order. None if one of them finds no room."""
+    """Return micro-batches to which samples went in this order. None if one of them finds no room.
+
+    Raises Unread if far more micro-batches lack room, and have room again, than in any real step.
+    """
     batches: Batches = [[] for _ in range(width * len(targets))]
     room = [samples.max_tokens] * len(batches)
     waiting = [(-targets[number // width], number) for number in range(len(batches))]  # (cost - target, micro-batch)
     heapify(waiting)
     aside: list[tuple[int, int, int]] = []  # those without room for an earlier sample: (-room, cost - target, number)
+    num_aside = 0
     for offset in order:
         tokens = samples.tokens[offset]
         while aside and -aside[0][0] >= tokens:
@@ -976,6 +981,9 @@ def fill(samples: Samples, order: list[int], width: int, targets: list[int]) -> 
         while waiting and room[waiting[0][1]] < tokens:
             above, number = heappop(waiting)
             heappush(aside, (-room[number], above, number))
+            num_aside += 1
+        if num_aside > MOST_ASIDE:
+            raise Unread("deriving it from the lengths of their samples takes too long")
         if not waiting:
             return None
         above, number = heappop(waiting)
@@ -1249,7 +1257,11 @@ def check_placements(
         if is_by_length != ("placement" in step):
             yield f"step {number}: it has {'no' if is_by_length else 'a'} placement on record"
         elif is_by_length and is_derived:
-            yield from check_placement(number, step, header, chosen_rows(number, header, job, len(rows)), rows)
+            try:
+                yield from check_placement(number, step, header, chosen_rows(number, header, job, len(rows)), rows)
+            except Unread as error:
+                unread.append(("split over workers", f"from step {number} on, {error}"))
+                is_derived = False
 
 
 def check_placement(number: int, step: dict, header: dict, chosen: list[int], rows: Sequence) -> Iterator[str]:

@@ -286,6 +286,31 @@ def test_a_limit_without_its_layout_is_found(tmp_path):
         assert "missing, torn or garbage" not in output
 
 
+def test_lengths_that_were_made_up_to_take_hours_are_not_checked(script, tmp_path, monkeypatch):
+    """Here the limit is zero, and in some step a micro-batch lacks room for a sample and has room for a later one."""
+    run = made_run(tmp_path, attention_at=1, max_tokens=90)
+    findings, unread = [], []
+    script.check(run, ("", ""), findings, unread, listed=False)
+    assert (findings, unread) == ([], [])
+    monkeypatch.setattr(script, "MOST_ASIDE", 0)
+    script.check(run, ("", ""), findings, unread, listed=False)
+    assert findings == []
+    assert {what for what, _ in unread} == {"split over workers"}
+    assert all("deriving it from the lengths of their samples takes too long" in reason for _, reason in unread)
+
+
+def test_work_that_grows_with_the_square_of_a_step_ends(script, monkeypatch):
+    """Pairs of equal cost and of 414 or 294 tokens in turn. For each, half of the micro-batches lack room or get it."""
+    count = 512
+    documents = [[1, 418]] * (count // 2) + [[283, 295]] * (count // 2) + [[1, 293], [203, 211]] * (count // 2)
+    sizes = {"equality": "balanced", "max_micro": 32, "max_tokens": 932, "attention_at": 1}
+    same_assignment(script, documents, {"workers": count, **sizes})
+    monkeypatch.setattr(script, "MOST_ASIDE", 20 * len(documents))
+    assert len(of_script(script, pairs_of(len(documents)), count, **{**sizes, "max_tokens": 6000})) == count
+    with pytest.raises(script.Unread, match="takes too long"):
+        of_script(script, documents, count, **sizes)
+
+
 def test_lengths_of_samples_that_it_does_not_make(tmp_path):
     """It says that it has not derived the split, and why."""
     rows = write_rows(tmp_path / "rows.jsonl", "chat")
