@@ -2,9 +2,9 @@
 
     python docs/verify_run.py RUN [--data PATH] [--eval-data PATH] [--list]
 
-Exit codes: 0 clean, 1 not clean, 2 wrong usage or too little memory, 3 clean as far as checked, but the samples (4),
-the samples of evaluations on a data set of their own (`eval.data`), or the settings of an objective that another
-package brings, were not checked.
+Exit codes: 0 clean, 1 not clean, 2 wrong usage or too little memory, 3 clean as far as checked, but the samples (4)
+and their split over workers, the samples of evaluations on a data set of their own (`eval.data`), or the settings of an
+objective that another package brings, were not checked.
 Needs Python 3.11 or newer, nothing else, and memory for twice the data and seven times the largest ledger. For data
 `python-stdlib` it needs the same Python that trained. A job may name any path as its data: for a stranger's run, say
 where the data is with --data. Then it reads `eval.data` only where --eval-data says. It checks:
@@ -23,9 +23,9 @@ where the data is with --data. Then it reads `eval.data` only where --eval-data 
    record. It recomputes `tokens`, and for models over bytes (`kind: gpt`) also `text`, `jsonl`, and `chat`, `pairs`
    and `feedback` in JSON files, except mixtures, packed data, splits, chosen columns, named loaders, `bad_rows: skip`
    and `tokenize: on_demand`. It cannot recompute samples that need a tokenizer, a parquet file, Python code or a
-   package's kind of data. Then the verdict says so. `planner audit` checks those. Nor does it derive which worker
-   computed which samples of a step, where `batch.max_tokens` lets their lengths decide it. That a token file's ids
-   are those of some text, it does not check.
+   package's kind of data. Then the verdict says so. `planner audit` checks those. With `batch.max_tokens`, the lengths
+   of a step's samples decide which worker computes which of them in which round. It derives that anew wherever it
+   recomputes the samples. That a token file's ids are those of some text, it does not check.
 5. The learning rates and the number of steps match the job's schedule and length (not for a training loop of your
    own). Where samples were not recomputed, it takes the number of samples in an epoch from the record.
 It does NOT check that somebody computed anything: with the data, anyone can forge all of it. To check that, train
@@ -46,15 +46,17 @@ import stat
 import struct
 import sys
 import sysconfig
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import lru_cache
 from hashlib import blake2b, file_digest, sha256
+from heapq import heapify, heappop, heappush
 from itertools import pairwise, takewhile
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 NOT_SOURCE = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 PROMISED = ("run_id", "parent", "identity", "job_digest", "world_size", "plan_digest", "total_steps", "facts")
@@ -70,6 +72,7 @@ LAYOUTS = (1, 2)  # the versions of a plan's arithmetic that this script knows
 BY_LENGTH = 2  # the version in which lengths of samples decide who computes which of a step
 MOST_BYTES, MOST_LINE_BYTES = 2**30, 2**26  # of a manifest or a job, and of a ledger's line
 MOST_GLOBAL_BATCH, MOST_WORKERS = 2**20, 65_536
+MOST_OF_LIMIT = {"max_micro": 4096, "max_tokens": 2**24, "attention_at": 2**24}  # each is at least 1
 RATE_TOLERANCE = 1e-12  # of the peak: a cosine's last bits differ from machine to machine
 PAIRWISE = ("pairwise_feedback", "prompt output_A output_B label")  # a row's type in HALOs, and its keys
 FORMS = {
@@ -837,6 +840,254 @@ def current_name(value: object) -> object:
     return "balanced" if value == "batches" else value
 
 
+# -- micro-batches by length
+#
+# With `batch.max_tokens`, the lengths of a step's G samples decide which of W workers computes which sample in which
+# round. The rules of layout version 2, in whole numbers alone:
+#
+# - A sample costs its tokens. With `attention_at` it costs tokens * attention_at + the sum of its documents' squared
+#   lengths. A micro-batch has at most `max_micro` samples and `max_tokens` tokens.
+# - balanced: a round has min(W, G) micro-batches, and a step the fewest rounds that the samples fit into. bitwise: a
+#   step is one round of the fewest micro-batches that the samples fit into, and W plays no part. Bisection looks for
+#   the fewest, between what the caps allow and what best fit needs.
+# - Each sample, by falling cost, goes to the micro-batch with room that is farthest below its target. The targets of
+#   all rounds are equal, or fall from round to round in one of two ways. The result of the least cost counts, of equal
+#   ones the first. A step costs the sum over rounds of the most expensive micro-batch.
+# - If no such result fits, samples go by falling tokens. If that does not fit either, best fit counts.
+# - Then the micro-batches of a round exchange samples in pairs: the most expensive one with the cheapest one, the
+#   second with the second cheapest, and so on, up to four times, as long as the round becomes cheaper.
+# - Micro-batch n by falling cost is that of worker n % W in round n // W.
+#
+# Of equal samples, the one with the lower offset in the step is first. Of equal micro-batches, the earlier one.
+
+Batches = list[list[int]]  # micro-batches: offsets in the step
+MOST_WITH_TARGETS = 2**14  # samples of a step. In a larger one, all targets are equal
+EXCHANGES = 4
+MOST_ASIDE = 2**23  # ten seconds. Only lengths that somebody made up for it come near: training would wait as long
+
+
+class Samples(NamedTuple):
+    """A step's samples, by their offset in the step, and the caps of a micro-batch."""
+
+    tokens: list[int]
+    costs: list[int]
+    max_micro: int
+    max_tokens: int
+
+    def fewest(self) -> int:
+        """Return the fewest micro-batches that the caps allow. No two samples of over half of the tokens share one."""
+        long = sum(2 * each > self.max_tokens for each in self.tokens)
+        return max(-(-len(self.tokens) // self.max_micro), -(-sum(self.tokens) // self.max_tokens), long)
+
+    def costs_of(self, batches: Batches) -> list[int]:
+        """Return what each micro-batch costs."""
+        return [sum(self.costs[offset] for offset in batch) for batch in batches]
+
+    def tokens_of(self, batch: list[int]) -> int:
+        """Return the tokens of a micro-batch."""
+        return sum(self.tokens[offset] for offset in batch)
+
+
+def falling(values: Sequence[int]) -> list[int]:
+    """Return the places of values, from the largest to the least. Of equal ones, the first comes first."""
+    return sorted(range(len(values)), key=lambda place: -values[place])
+
+
+def micro_batches(samples: Samples, workers: int, *, is_bitwise: bool) -> Batches:
+    """Return the micro-batches of a step in their order. Number n is that of worker n % W in round n // W."""
+    unit = 1 if is_bitwise else min(workers, len(samples.tokens))
+    batches = [sorted(batch) for batch in fewest_units(samples, unit, is_bitwise=is_bitwise) if batch]
+    batches.sort()
+    return [batches[place] for place in falling(samples.costs_of(batches))]
+
+
+def fewest_units(samples: Samples, unit: int, *, is_bitwise: bool) -> Batches:
+    """Return micro-batches of the fewest rounds of `unit` of them, or in a bitwise run the fewest of one round."""
+
+    def packed(number: int) -> Batches | None:
+        return pack(samples, number if is_bitwise else unit, 1 if is_bitwise else number)
+
+    least = -(-samples.fewest() // unit)
+    found = packed(least)
+    if found is not None:
+        return found
+    rest = best_fit(samples)
+    low, high = least + 1, -(-len(rest) // unit)
+    while low < high:
+        middle = (low + high) // 2
+        tried = packed(middle)
+        low, high, found = (middle + 1, high, found) if tried is None else (low, middle, tried)
+    if found is None and high > least:
+        found = packed(high)
+    return exchanged(samples, rest, high if is_bitwise else unit) if found is None else found
+
+
+def pack(samples: Samples, width: int, rounds: int) -> Batches | None:
+    """Return micro-batches of some rounds of `width` each, after their exchanges. None if the samples do not fit."""
+    by_cost = falling(samples.costs)
+    found = [fill(samples, by_cost, width, [0] * rounds)]
+    if len(by_cost) <= MOST_WITH_TARGETS:
+        for targets in falling_targets(samples, width, rounds):
+            # Targets that are too far from each other may leave too little room in the later rounds.
+            closer = ([targets[0] - (targets[0] - each) * part // 4 for each in targets] for part in (4, 3, 2, 1))
+            tries = (fill(samples, by_cost, width, each) for each in closer)
+            found.append(next((batches for batches in tries if batches is not None), None))
+    if found.count(None) == len(found):
+        found = [fill(samples, falling(samples.tokens), width, [0] * rounds)]
+    fitting = [batches for batches in found if batches is not None]
+    if not fitting:
+        return None
+    return exchanged(samples, min(fitting, key=lambda each: step_cost(samples.costs_of(each), width)), width)
+
+
+def step_cost(costs: list[int], width: int) -> int:
+    """Return the sum over rounds of the most expensive micro-batch."""
+    return sum(sorted(costs, reverse=True)[::width])
+
+
+def falling_targets(samples: Samples, width: int, rounds: int) -> list[list[int]]:
+    """Return what the micro-batches of each round should cost, in up to two ways, where it falls.
+
+    The target of a round is an even part of what the rounds before it leave, or the largest sample that they leave, if
+    their micro-batches have one of the largest samples each, or as many as they may have.
+    """
+    costs, ways = sorted(samples.costs, reverse=True), []
+    for each in (1, samples.max_micro):
+        left, targets = sum(costs), []
+        for number in range(rounds):
+            first = number * width * each
+            target = max(-(-left // (width * (rounds - number))), costs[first] if first < len(costs) else 0)
+            targets.append(target)
+            left = max(0, left - width * target)
+        if targets[0] > targets[-1] and targets not in ways:
+            ways.append(targets)
+    return ways
+
+
+def fill(samples: Samples, order: list[int], width: int, targets: list[int]) -> Batches | None:
+    """Return micro-batches to which samples went in this order. None if one of them finds no room.
+
+    Raises Unread if far more micro-batches lack room, and have room again, than in any real step.
+    """
+    batches: Batches = [[] for _ in range(width * len(targets))]
+    room = [samples.max_tokens] * len(batches)
+    waiting = [(-targets[number // width], number) for number in range(len(batches))]  # (cost - target, micro-batch)
+    heapify(waiting)
+    aside: list[tuple[int, int, int]] = []  # those without room for an earlier sample: (-room, cost - target, number)
+    num_aside = 0
+    for offset in order:
+        tokens = samples.tokens[offset]
+        while aside and -aside[0][0] >= tokens:
+            heappush(waiting, heappop(aside)[1:])
+        while waiting and room[waiting[0][1]] < tokens:
+            above, number = heappop(waiting)
+            heappush(aside, (-room[number], above, number))
+            num_aside += 1
+        if num_aside > MOST_ASIDE:
+            raise Unread("deriving it from the lengths of their samples takes too long")
+        if not waiting:
+            return None
+        above, number = heappop(waiting)
+        batches[number].append(offset)
+        room[number] -= tokens
+        if len(batches[number]) < samples.max_micro:
+            heappush(waiting, (above + samples.costs[offset], number))
+    return batches
+
+
+def best_fit(samples: Samples) -> Batches:
+    """Return micro-batches to which samples went by falling tokens: where the least room is left, or into a new one."""
+    batches: Batches = []
+    rooms: list[tuple[int, int]] = []  # (room, micro-batch) of those that may get more, from the least room on
+    for offset in falling(samples.tokens):
+        tokens = samples.tokens[offset]
+        place = bisect_left(rooms, (tokens, 0))
+        room, number = rooms.pop(place) if place < len(rooms) else (samples.max_tokens, len(batches))
+        if number == len(batches):
+            batches.append([])
+        batches[number].append(offset)
+        if len(batches[number]) < samples.max_micro:
+            insort(rooms, (room - tokens, number))
+    return batches
+
+
+def exchanged(samples: Samples, batches: Batches, width: int) -> Batches:
+    """Return the micro-batches by falling cost, after the exchanges inside each round of `width` of them."""
+    ranked = [batches[number] for number in falling(samples.costs_of(batches))]
+    for start in range(0, len(ranked), width):
+        ranked[start : start + width] = exchange_in_round(samples, ranked[start : start + width])
+    return ranked
+
+
+def exchange_in_round(samples: Samples, batches: Batches) -> Batches:
+    """Return the micro-batches of a round after all exchanges that made the most expensive one cheaper."""
+    costs = samples.costs_of(batches)
+    if max(costs) == -(-sum(costs) // len(costs)):  # none can be cheaper than the mean
+        return batches
+    for _ in range(EXCHANGES):
+        rising = sorted(range(len(batches)), key=costs.__getitem__)
+        tried = list(batches)
+        for cheap, dear in zip(rising[: len(rising) // 2], rising[::-1], strict=False):
+            tried[cheap], tried[dear] = exchange(samples, batches[cheap], batches[dear], costs[dear] - costs[cheap])
+        tried_costs = samples.costs_of(tried)
+        if max(tried_costs) >= max(costs):
+            break
+        batches, costs = tried, tried_costs
+    return batches
+
+
+def exchange(samples: Samples, cheap: list[int], dear: list[int], gap: int) -> tuple[list[int], list[int]]:
+    """Return two micro-batches after the one move, or swap, that leaves the least gap between their costs.
+
+    For each sample of the dearer one, two partners are looked at: those on both sides of the cost that leaves no gap.
+    The offset -1 stands for no partner.
+    """
+    room = [samples.max_tokens - samples.tokens_of(each) for each in (cheap, dear)]
+    partners = sorted((samples.costs[offset], samples.tokens[offset], offset) for offset in cheap)
+    if len(cheap) < samples.max_micro:
+        partners.insert(0, (0, 0, -1))
+    best = gap, -1, -1
+    for offset in dear if gap > 1 else ():
+        place = bisect_left(partners, (samples.costs[offset] - gap // 2,))
+        for cost, tokens, partner in partners[max(place - 1, 0) : place + 1]:
+            left, more = abs(gap - 2 * (samples.costs[offset] - cost)), samples.tokens[offset] - tokens
+            if left < best[0] and -room[1] <= more <= room[0]:
+                best = left, offset, partner
+    _, given, taken = best
+    if given < 0:
+        return cheap, dear
+    kept = [offset for offset in cheap if offset != taken], [offset for offset in dear if offset != given]
+    return [*kept[0], given], [*kept[1], *([taken] if taken >= 0 else [])]
+
+
+def documents_of(sample: bytes | tuple) -> list[int]:
+    """Return how many tokens enter the forward pass of each document of a sample. A text's last token is a label."""
+    texts, more = ([(sample, ())], []) if isinstance(sample, bytes) else sample
+    if more and len(more[0]) > 1:  # the document of each input, four bytes. Of feedback it is a label of one byte
+        return [*Counter(struct.unpack(f"<{len(more[0]) // 4}i", more[0])).values()]
+    return [len(tokens) - 1 for tokens, _ in texts]
+
+
+def placement_of(chosen: list[int], rows: Sequence, header: dict) -> str:
+    """Return what a step of these rows has as `placement`: a sum over micro-batches of a hash of who computes what."""
+    documents = [documents_of(rows[row]) for row in chosen]
+    tokens = costs = [sum(each) for each in documents]
+    if min(tokens) < 1 or max(tokens) > header["max_tokens"]:
+        least, most = min(tokens), max(tokens)
+        raise Wrong(f"its samples have {least} to {most} tokens, and its plan takes 1 to {header['max_tokens']}")
+    if header.get("attention_at") is not None:
+        lengths = zip(tokens, documents, strict=True)
+        costs = [size * header["attention_at"] + sum(each * each for each in parts) for size, parts in lengths]
+    samples = Samples(tokens, costs, header["max_micro"], header["max_tokens"])
+    workers, total = header["world_size"], 0
+    batches = micro_batches(samples, workers, is_bitwise=header["identity"]["equality"] == "bitwise")
+    for number, batch in enumerate(batches):
+        words = " ".join(str(chosen[offset]) for offset in batch)
+        text = f"worker {number % workers} round {number // workers} rows {words}"
+        total += int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
+    return f"{total & U64:016x}"
+
+
 # -- one generation
 
 
@@ -983,7 +1234,7 @@ def check_generation(
     steps = [record for record in records if record["kind"] == "step"]
     yield from first_of(check_steps(steps, header, job, rows, listed=listed))
     yield from first_of(check_rates(steps, header, job))
-    yield from first_of(check_placements(steps, header, unread))
+    yield from first_of(check_placements(steps, header, job, rows, unread))
     evaluations = [record for record in (*records, *tail) if record["kind"] == "eval" and record["step"] <= end["step"]]
     if job["eval"].get("data"):
         rows, wrong = read_evaluated(header, job, places, unread)
@@ -991,13 +1242,38 @@ def check_generation(
     yield from first_of(check_evaluations(evaluations, header, job, rows))
 
 
-def check_placements(steps: list[dict], header: dict, unread: list[tuple[str, str]]) -> Iterator[str]:
-    """Yield each step that says who computed what although its plan does, or that does not say it."""
-    if is_by_length := header["layout_version"] == BY_LENGTH:
-        unread.append(("split over workers", "lengths of samples decide it, and planner audit derives it"))
+def check_placements(
+    steps: list[dict], header: dict, job: dict, rows: Sequence | None, unread: list[tuple[str, str]]
+) -> Iterator[str]:
+    """Yield each step whose record of who computed what is not that of its plan and of its samples' lengths.
+
+    Without `rows`, or with a plan that no job can have, only whether there is such a record is checked.
+    """
+    is_by_length = header["layout_version"] == BY_LENGTH
+    is_plan = 0 < header["world_size"] <= MOST_WORKERS and all(is_possible(header, name) for name in MOST_OF_LIMIT)
+    is_derived = rows is not None and is_plan and header.get("max_tokens") is not None
+    if is_by_length and rows is None:
+        unread.append(("split over workers", "lengths of samples decide it, and the samples were not recomputed"))
     for number, step in enumerate(steps, header["step"]):
         if is_by_length != ("placement" in step):
             yield f"step {number}: it has {'no' if is_by_length else 'a'} placement on record"
+        elif is_by_length and is_derived:
+            try:
+                yield from check_placement(number, step, header, chosen_rows(number, header, job, len(rows)), rows)
+            except Unread as error:
+                unread.append(("split over workers", f"from step {number} on, {error}"))
+                is_derived = False
+
+
+def check_placement(number: int, step: dict, header: dict, chosen: list[int], rows: Sequence) -> Iterator[str]:
+    """Yield what is wrong with the placement of a step, which uses the chosen ones of all rows."""
+    try:
+        found = placement_of(chosen, rows, header)
+    except Wrong as error:
+        yield f"step {number}: {error}"
+        return
+    if found != step["placement"]:
+        yield f"step {number}: who computed what is not what the lengths give"
 
 
 def accepted_fields(header: dict) -> set[str]:
@@ -1054,6 +1330,14 @@ def check_limits(header: dict, batch: dict) -> Iterator[str]:
         found, wanted = header.get(name), batch.get(name)
         if found != wanted:
             yield f"{key} is {found} on record, and its job says {wanted!r}"
+        if not is_possible(header, name):
+            yield f"{key} is {found} on record, and no job has that"
+
+
+def is_possible(header: dict, limit: str) -> bool:
+    """Return whether a job can have this limit of a forward pass."""
+    value = header.get(limit)
+    return value is None or 1 <= value <= MOST_OF_LIMIT[limit]
 
 
 def check_data(header: dict, job: dict, data: str, fingerprint: str, num_rows: int) -> Iterator[str]:
@@ -1131,12 +1415,19 @@ def first_of(found: Iterator[str]) -> Iterator[str]:
         yield f"... and {number - SHOWN} more of this kind"
 
 
+def chosen_rows(step: int, header: dict, job: dict, num_rows: int) -> list[int]:
+    """Return the data rows of a step of a generation, in the order of their positions."""
+    size, held_out = job["batch"]["global"], withheld(job, num_rows)
+    start = header["cursor"] + (step - header["step"]) * size
+    return [row_at(place, num_rows, held_out, job["train"]["seed"]) for place in range(start, start + size)]
+
+
 def check_steps(steps: list[dict], header: dict, job: dict, rows: list | None, *, listed: bool) -> Iterator[str]:
     """Yield each step whose record is not that of its samples. Without `rows`, none."""
-    size, held_out = job["batch"]["global"], withheld(job, len(rows)) if rows is not None else 0
+    size = job["batch"]["global"]
     for number, step in enumerate(steps, header["step"]) if rows is not None else ():
         start = header["cursor"] + (number - header["step"]) * size
-        chosen = [row_at(place, len(rows), held_out, job["train"]["seed"]) for place in range(start, start + size)]
+        chosen = chosen_rows(number, header, job, len(rows))
         used = [(fed(rows[row], header["format"]), row.to_bytes(8, "little")) for row in chosen]
         sums = (blake2b(number + content, digest_size=8).digest() for (_, content), number in used)
         total = sum(int.from_bytes(each, "little") for each in sums)

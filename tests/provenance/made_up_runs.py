@@ -8,6 +8,7 @@ from planner.events.event import Event, facts_of
 from planner.job import Job, batch_sizes
 from planner.job.step_schedule import learning_rate, lengths
 from planner.plan import make_plan
+from planner.plan.by_length import ByLength, placement
 from planner.provenance.data_facts import data_facts
 from planner.provenance.identity import identity_of, open_data
 from planner.store.ledger import LedgerWriter
@@ -121,6 +122,8 @@ class MadeUpRun:
             "cursor": origin.cursor if origin else 0,
             "world_size": workers,
             "max_micro": plan.max_micro,
+            "max_tokens": self.job.batch.max_tokens,
+            "attention_at": self.job.batch.attention_at,
             "layout_version": plan.layout_version,
             "plan_digest": plan.digest,
             "identity": self._identity,
@@ -145,13 +148,15 @@ class MadeUpRun:
             start = self.step * self._identity.global_batch
             cursor = start + self._identity.global_batch
             evidence = self._dataset.evidence if self._header.format >= 4 else self._dataset.evidence_of_bytes
-            found = [evidence(int(row)) for row in self._order.rows(start, cursor)]
+            rows = self._order.rows(start, cursor).tolist()
+            found = [evidence(row) for row in rows]
             record = StepRecord(
                 step=self.step,
                 cursor=cursor,
                 samples=self._identity.global_batch,
                 tokens=sum(each.tokens for each in found),
                 checksum=f"{sum(each.check_sum for each in found) % 2**64:016x}",
+                placement=self._placement(rows),
                 loss=5.0 / (1 + self.step),
                 grad_norm=1.0,
                 lr=learning_rate(self.job.train, self.step, self._lengths),
@@ -163,6 +168,15 @@ class MadeUpRun:
             self.step += 1
             self._keep_point()
         return self
+
+    def _placement(self, rows):
+        if not isinstance(self._plan, ByLength):
+            return ""
+        found = self._plan.assignment(*(each.tolist() for each in self._dataset.lengths(rows)))
+        slots = (
+            [[rows[offset] for offset in slot] for slot in found.micro_batches(r)] for r in range(found.world_size)
+        )
+        return f"{sum(placement(rank, own) for rank, own in enumerate(slots)) % 2**64:016x}"
 
     def _observe(self):
         line = {

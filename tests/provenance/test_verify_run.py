@@ -234,6 +234,16 @@ def same_data(script, dataset, path, field):
     assert (len(rows), fingerprint) == (dataset.num_rows, dataset.fingerprint)
     for row in (*range(0, len(rows), 997), len(rows) - 1):
         assert rows[row] == all_bytes(dataset.sample(row))
+    same_lengths(script, rows, dataset)
+
+
+def same_lengths(script, samples, dataset):
+    """What `batch.max_tokens` counts of each row."""
+    rows = range(0, len(samples), max(len(samples) // 1000, 1))
+    documents = [script.documents_of(samples[row]) for row in rows]
+    ours = dataset.lengths(rows)
+    assert [sum(each) for each in documents] == ours.tokens.tolist()
+    assert [sum(length**2 for length in each) for each in documents] == ours.squares.tolist()
 
 
 def test_its_standard_library_is_ours(script):
@@ -300,6 +310,7 @@ def test_its_rows_are_ours(script, tmp_path, kind, rows, as_array):
                 tokens, fed = script.fed(sample)
                 digest = blake2b(row.to_bytes(8, "little") + fed, digest_size=8).digest()
                 assert (tokens, int.from_bytes(digest, "little")) == ours.evidence(row)
+            same_lengths(script, samples, ours)
 
 
 def test_its_texts_are_ours(script, tmp_path):
@@ -340,6 +351,7 @@ def test_its_token_files_are_ours(script, history, tmp_path, kind):
     rows, fingerprint = script.read_data(str(path), "", 40, "tokens")
     assert fingerprint == dataset.fingerprint
     assert rows == [all_bytes(dataset.sample(row)) for row in range(dataset.num_rows)]
+    same_lengths(script, rows, dataset)
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(script.Wrong, match="torn, altered"):
         script.read_tokens(str(path), 40)
@@ -366,6 +378,7 @@ def test_its_documents_of_a_token_file_are_ours(script, tmp_path, documents, siz
         tokens, content = script.fed(samples[row])
         digest = blake2b(row.to_bytes(8, "little") + content, digest_size=8).digest()
         assert (tokens, int.from_bytes(digest, "little")) == ours.evidence(row)
+    same_lengths(script, samples, ours)
     for context, read in [(6, documents), (5, "join" if documents == "mask" else "mask")]:
         assert script.read_tokens(str(path), context, read)[1] != fingerprint
     with pytest.raises(script.Wrong, match="of other tokens than the model reads"):

@@ -19,7 +19,7 @@ from planner.job.optimizer import SGD, AdamW, RMSprop
 from planner.job.settings import Batch, Train, Workers
 from planner.plan import BatchSizes, make_plan
 from planner.plan.by_length import BY_LENGTH_LAYOUTS
-from planner.plan.factory import MAX_GLOBAL_BATCH
+from planner.plan.factory import MAX_GLOBAL_BATCH, MAX_MICRO, MAX_TOKENS, MAX_WORKERS
 from planner.plan.layout import LAYOUTS
 from planner.provenance.identity import identity_of
 from planner.store.jobs import job_file
@@ -148,7 +148,8 @@ def test_its_defaults_are_ours(script):
         assert {json.dumps(default) for default in defaults if default is not ...} == wanted, key
     assert {*OURS} == script.OBJECTIVES
     assert (*LAYOUTS, *BY_LENGTH_LAYOUTS) == script.LAYOUTS
-    assert script.MOST_GLOBAL_BATCH == MAX_GLOBAL_BATCH
+    assert (script.MOST_GLOBAL_BATCH, script.MOST_WORKERS) == (MAX_GLOBAL_BATCH, MAX_WORKERS)
+    assert script.MOST_OF_LIMIT == {"max_micro": MAX_MICRO, "max_tokens": MAX_TOKENS, "attention_at": MAX_TOKENS}
 
 
 class _Data:
