@@ -35,10 +35,16 @@ def loads(change):
     """`change(load, loader, cursor)` is what each load of a step's micro-batches returns."""
 
     def plant(_rank):
-        from planner.train.batches import Loader
+        from planner.train.batches import LoadedStep, Loader
 
-        load = Loader.load
-        return mock.patch.object(Loader, "load", lambda loader, cursor: change(load, loader, cursor))
+        load_step = Loader.load_step
+
+        def load(loader, cursor):
+            return load_step(loader, cursor).batches
+
+        return mock.patch.object(
+            Loader, "load_step", lambda loader, cursor: LoadedStep(batches=change(load, loader, cursor))
+        )
 
     return plant
 
