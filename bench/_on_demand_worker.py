@@ -56,7 +56,7 @@ def memory() -> dict[str, int]:
 def rows_per_s(loader: Loader, processes: int) -> int:
     """Rows per second of a loop that only loads, without the start of the processes."""
     cursors = range(0, (_WARM_STEPS + _STEPS) * GLOBAL_BATCH, GLOBAL_BATCH)
-    prefetcher = Prefetcher(loader.load_step, cursors, processes=processes, device=torch.device("cpu"))
+    prefetcher = Prefetcher(loader.load, cursors, processes=processes, device=torch.device("cpu"))
     try:
         for _ in range(_WARM_STEPS):
             prefetcher.start().result()

@@ -94,7 +94,7 @@ def measure_one(values: dict[str, object]) -> dict[str, float]:
     loader.load(0)
     first_s = time.perf_counter()
     for step in range(1, _STEPS + 1):
-        for batch in loader.load(step * _BATCH):
+        for batch in loader.load(step * _BATCH).batches:
             batch.check_sum()
     end_s = time.perf_counter()
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())

@@ -66,7 +66,7 @@ def samples_per_s(dataset: SampleDataset, processes: int) -> int:
     loader = Loader(dataset=dataset, order=order, plan=plan, rank=0, make_batch=text_batch)
     first = 8  # steps that may have been loaded while the processes started
     cursors = range(0, (first + STEPS) * GLOBAL_BATCH, GLOBAL_BATCH)
-    prefetcher = Prefetcher(loader.load_step, cursors, processes=processes, device=torch.device("cpu"))
+    prefetcher = Prefetcher(loader.load, cursors, processes=processes, device=torch.device("cpu"))
     try:
         for _ in range(first):
             prefetcher.start().result()

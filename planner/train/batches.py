@@ -111,15 +111,7 @@ class Loader:
     """whether each sample needs the next sample of its global batch as a partner (the last one needs the first). Then
     `make_batch` gets `partners=`, one row for each row. Partners do not depend on W, m or A"""
 
-    def load(self, cursor: int) -> list[MicroBatch]:
-        """The micro-batches of the optimizer step that begins at position `cursor`, one per round.
-
-        Raises:
-            DataError: a row can no longer be read.
-        """
-        return self.load_step(cursor).batches
-
-    def load_step(self, cursor: int) -> LoadedStep:
+    def load(self, cursor: int) -> LoadedStep:
         """The micro-batches of the optimizer step that begins at position `cursor`, and what the whole step costs.
 
         Raises:

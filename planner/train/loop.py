@@ -148,7 +148,7 @@ class Loop:
         size, start = self._plan.global_batch, self._start
         cursors = range(start.cursor, start.cursor + (self._total_steps - start.step) * size, size)
         prefetcher = Prefetcher(
-            self._loader.load_step, cursors, processes=self._job.workers.loader_processes, device=self._world.device
+            self._loader.load, cursors, processes=self._job.workers.loader_processes, device=self._world.device
         )
         try:
             yield from self._steps(prefetcher, start.step, start.cursor)

@@ -261,18 +261,18 @@ def data_error_at(rank, job, url):
     from planner.errors import DataError
     from planner.train.batches import Loader
 
-    load = Loader.load_step
+    load = Loader.load
 
     def fail(self, cursor):
         if rank == 1 and cursor == 4 * 13:
             raise DataError("row 77: not readable. Repair it")
         return load(self, cursor)
 
-    Loader.load_step = fail
+    Loader.load = fail
     try:
         return run_job(rank, job, url)
     finally:
-        Loader.load_step = load
+        Loader.load = load
 
 
 def test_a_data_error_of_one_worker_waits_for_the_commit(workers, texts, tmp_path):

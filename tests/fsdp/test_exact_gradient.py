@@ -30,7 +30,7 @@ def sharded_gradient(rank, job, cursor, where):
     plan = make_plan(batch_sizes(job), world.world_size)
     model = shard(build_model(job.model, job.train), world, job.train)
     objective = make_objective(job.objective, UniformReference())
-    batches = Loader(dataset=dataset, order=order, plan=plan, rank=rank, make_batch=text_batch).load(cursor)
+    batches = Loader(dataset=dataset, order=order, plan=plan, rank=rank, make_batch=text_batch).load(cursor).batches
     totals = control.exchange(world, control.Tally(denominators=denominators(objective, batches))).denominators
     sums, watch = FloatSums(model, where), Stopwatch()
     step = Step(number=0, model=model, sums=sums, batches=batches, totals=totals, seed=0, watch=watch)

@@ -131,12 +131,12 @@ def run_other_split(rank, job, url):
 
     from planner.train import batches
 
-    load = batches.Loader.load_step
-    batches.Loader.load_step = lambda loader, cursor: load(replace(loader, rank=1 - loader.rank), cursor)
+    load = batches.Loader.load
+    batches.Loader.load = lambda loader, cursor: load(replace(loader, rank=1 - loader.rank), cursor)
     try:
         return run_job(rank, job, url)
     finally:
-        batches.Loader.load_step = load
+        batches.Loader.load = load
 
 
 def test_a_packed_row_keeps_its_documents(workers, tmp_path):

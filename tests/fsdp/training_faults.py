@@ -37,13 +37,13 @@ def loads(change):
     def plant(_rank):
         from planner.train.batches import LoadedStep, Loader
 
-        load_step = Loader.load_step
+        load_step = Loader.load
 
         def load(loader, cursor):
             return load_step(loader, cursor).batches
 
         return mock.patch.object(
-            Loader, "load_step", lambda loader, cursor: LoadedStep(batches=change(load, loader, cursor))
+            Loader, "load", lambda loader, cursor: LoadedStep(batches=change(load, loader, cursor))
         )
 
     return plant

@@ -225,7 +225,7 @@ def test_loss_gradient_and_metrics_are_those_of_the_formula(name, world_size, ma
     kind, config, independent = OBJECTIVES[name]
     policy, other = model_of(POLICY), model_of(OTHER)
     groups = loaders(kind, 11, world_size, max_micro)
-    batches = [batch for loader in groups for batch in loader.load(44)]
+    batches = [batch for loader in groups for batch in loader.load(44).batches]
     without = getattr(config, "reference", "") == "none"
     loss, metrics, gradients = measured(
         config, policy, UniformReference() if without else FrozenReference(other), batches
@@ -278,7 +278,7 @@ def test_orpo_is_the_same_for_every_split(world_size):
     samples = [groups[0].dataset.sample(int(row)) for row in groups[0].order.rows(44, 55)]
     expected, expected_metrics = independent(config, model_of(POLICY).double(), None, samples)
     for max_micro in (1, 2, 3, 11):
-        batches = [batch for loader in loaders("pairs", 11, world_size, max_micro) for batch in loader.load(44)]
+        batches = [batch for loader in loaders("pairs", 11, world_size, max_micro) for batch in loader.load(44).batches]
         loss, metrics, _ = measured(config, model_of(POLICY), UniformReference(), batches)
         assert loss == pytest.approx(expected.item(), rel=2e-6)
         assert metrics == pytest.approx(expected_metrics, rel=2e-5, abs=1e-5)
@@ -316,7 +316,7 @@ def test_one_kind_alone_is_remarked_upon():
 def test_a_checksum_is_of_what_stands_in_the_tensors(kind, global_batch, world_size, max_micro, cursor):
     """Over all micro-batches of all workers, each sample once, however it was padded; partners are not counted."""
     groups = loaders(kind, global_batch, world_size, max_micro)
-    batches = [batch for loader in groups for batch in loader.load(cursor)]
+    batches = [batch for loader in groups for batch in loader.load(cursor).batches]
     rows = [int(row) for row in groups[0].order.rows(cursor, cursor + global_batch)]
     samples = [groups[0].dataset.sample(row) for row in rows]
     assert sorted(row for batch in batches for row in batch.rows) == sorted(rows)
@@ -361,7 +361,7 @@ def test_partners_do_not_depend_on_the_split(global_batch, world_size, max_micro
     }
     found = {}
     for loader in groups:
-        for batch in loader.load_held_out() if is_held_out else loader.load(cursor):
+        for batch in loader.load_held_out() if is_held_out else loader.load(cursor).batches:
             first = batch.position - (0 if is_held_out else cursor)
             found |= {first + i: batch.mismatched.parts()[i] for i in range(len(batch.rows))}
     assert found == expected
@@ -371,7 +371,9 @@ def test_what_a_micro_batch_holds_depends_on_its_rows_alone():
     """The same rows, the same padding and the same tensors, at any world size: `bitwise` needs it."""
     found = []
     for world_size in (1, 2, 3):
-        batches = [b for loader in loaders("pairs", 11, world_size, 3, "bitwise") for b in loader.load(22) if b.rows]
+        batches = [
+            b for loader in loaders("pairs", 11, world_size, 3, "bitwise") for b in loader.load(22).batches if b.rows
+        ]
         found.append({batch.position: batch for batch in batches})
     for position, batch in found[0].items():
         for others in found[1:]:
@@ -403,7 +405,7 @@ def test_packed_rows_keep_their_documents():
 def test_batches_come_back_from_a_loader_process(kind):
     """As they were made: tensors, rows and partners."""
     (loader,) = loaders(kind, 5, 1, 2)
-    made = loader.load(10)
+    made = loader.load(10).batches
     sent = pickle.loads(_loaded(pickle.loads(pickle.dumps(loader)).load, 10))
     for before, after in zip(made, sent, strict=True):
         assert (after.rows, after.position, after.check_sum()) == (before.rows, before.position, before.check_sum())

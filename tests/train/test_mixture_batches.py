@@ -32,7 +32,7 @@ def test_one_to_eight_workers_load_identical_samples(tmp_path):
         found = []
         for rank in range(num_workers):
             loader = Loader(dataset=dataset, order=order, plan=plan, rank=rank, make_batch=text_batch)
-            found += loader.load_held_out() if cursor is None else loader.load(cursor)
+            found += loader.load_held_out() if cursor is None else loader.load(cursor).batches
         return sorted(row for each in found for row in each.rows), sum(each.check_sum() for each in found)
 
     trained = []

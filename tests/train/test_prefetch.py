@@ -62,10 +62,10 @@ def test_steps_come_in_order_and_an_error_is_the_loaders_own(processes):
     broken = int(ORDER.rows(20, 24)[1])
     loader = loader_of(Rows(broken))
     random_state, others = torch.get_rng_state(), set(multiprocessing.active_children())
-    prefetcher = Prefetcher(loader.load_step, range(8, 8 + 9 * 4, 4), processes=processes, device=CPU)
+    prefetcher = Prefetcher(loader.load, range(8, 8 + 9 * 4, 4), processes=processes, device=CPU)
     try:
         for cursor in [8, 12, 16]:
-            require_equal(prefetcher.start().result(EVENT_S).batches, loader.load(cursor))
+            require_equal(prefetcher.start().result(EVENT_S).batches, loader.load(cursor).batches)
         with pytest.raises(DataError, match=f"^row {broken} has gone$"):
             prefetcher.start().result(EVENT_S)
     finally:
@@ -78,7 +78,7 @@ def test_steps_come_in_order_and_an_error_is_the_loaders_own(processes):
 def test_a_run_that_stops_early_waits_for_no_step():
     """A run that stops for a resize has requested a step that it will not take. Its processes end."""
     others = set(multiprocessing.active_children())
-    prefetcher = Prefetcher(loader_of(Rows()).load_step, range(0, 10**9, 4), processes=1, device=CPU)
+    prefetcher = Prefetcher(loader_of(Rows()).load, range(0, 10**9, 4), processes=1, device=CPU)
     prefetcher.start().result(EVENT_S)
     prefetcher.start()
     prefetcher.close()
@@ -149,7 +149,7 @@ def test_other_ends_of_a_process_are_told():
 
 def orphan_maker(pipe):
     """A worker that is killed while its loader process lives."""
-    prefetcher = Prefetcher(loader_of(Rows()).load_step, range(0, 10**9, 4), processes=1, device=CPU)
+    prefetcher = Prefetcher(loader_of(Rows()).load, range(0, 10**9, 4), processes=1, device=CPU)
     for _ in range(2):
         prefetcher.start().result(EVENT_S)
     pipe.send([process.pid for process in multiprocessing.active_children()])

@@ -268,7 +268,7 @@ def test_all_workers_together_load_the_global_batch(global_batch, max_micro, wor
         Loader(dataset=Rows(), order=order, plan=plan, rank=rank, make_batch=text_batch) for rank in range(world_size)
     ]
     for cursor in [0, 29, 2 * 34 - 1]:
-        batches = [loader.load(cursor) for loader in loaders]
+        batches = [loader.load(cursor).batches for loader in loaders]
         assert {len(rounds) for rounds in batches} == {plan.accumulation_steps}
         rows = [row for rounds in batches for batch in rounds for row in batch.rows]
         assert rows == order.rows(cursor, cursor + global_batch).tolist()
