@@ -247,7 +247,7 @@ def test_loss_gradient_and_metrics_are_those_of_the_formula(name, world_size, ma
 def test_a_baseline_below_zero_is_zero():
     """The policy may find other people's completions less likely than its reference does."""
     objective = make_objective(KtoObjective(kind="kto"), UniformReference())
-    batch = loaders("feedback", 4, 1, 4)[0].load(0)[0]
+    batch = loaders("feedback", 4, 1, 4)[0].load(0).batches[0]
     loss = [objective.given((z0,)).loss(model_of(POLICY), batch, (9, 4, 2, 2)) for z0 in (-3.0, 0.0, 3.0)]
     assert torch.equal(loss[0], loss[1])
     assert not torch.equal(loss[1], loss[2])
@@ -406,7 +406,7 @@ def test_batches_come_back_from_a_loader_process(kind):
     """As they were made: tensors, rows and partners."""
     (loader,) = loaders(kind, 5, 1, 2)
     made = loader.load(10).batches
-    sent = pickle.loads(_loaded(pickle.loads(pickle.dumps(loader)).load, 10))
+    sent = pickle.loads(_loaded(pickle.loads(pickle.dumps(loader)).load, 10)).batches
     for before, after in zip(made, sent, strict=True):
         assert (after.rows, after.position, after.check_sum()) == (before.rows, before.position, before.check_sum())
         assert torch.equal(after.sequences.inputs, before.sequences.inputs)
