@@ -45,3 +45,25 @@ def test_workers_without_gpus_refuse_it(workers, texts, tiny_model, tmp_path):
     job = plain.model_copy(update={"model": plain.model.model_copy(update={"attention": "varlen"})})
     with pytest.raises(UserError, match="varlen needs a GPU"):
         workers.run(run_hf, 2, job, str(tmp_path))
+
+
+def run_auto(rank, job, url, has_kernel):
+    """One generation on a CPU that passes for a GPU, whose `model.attention: auto` begins with varlen."""
+    from planner.train import lifecycle
+    from planner.train.models import varlen_attention
+
+    kernel = mock.create_autospec(stand_in, side_effect=stand_in)
+    choices = mock.patch.object(lifecycle, "attention_choices", lambda *_, **__: ("varlen", "flash_attention_2", "sdpa"))
+    with choices, mock.patch.multiple(varlen_attention, is_there=lambda _: has_kernel, kernel=lambda: kernel):
+        run_hf(rank, job, url)
+    return kernel.call_count
+
+
+def attention_on_record(url):
+    """Of each generation: what its header says, and what its ledger tells."""
+    found = []
+    for number in RunFolder(Storage(str(url))).segments():
+        kept = [link.record for link in read_ledger(RunFolder(Storage(str(url))).storage, number)]
+        told = [record.facts for record in kept if getattr(record, "event", "") == "attention_chosen"]
+        found.append((kept[0].facts.get("attention", ""), [(each["attention"], each["before"]) for each in told]))
+    return found

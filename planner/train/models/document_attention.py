@@ -7,17 +7,20 @@ model makes decide: a piece of a row that attends to nothing before it is comput
 (such as a sliding window) or, if it sees all of its own past, with none. planner's own model makes no mask on CPUs,
 which would take 3 % of a small model's step at T = 8,000: there its documents are the pieces (`pieces_in`).
 
-Shapes: m rows, T tokens, H heads, D width of a head.
+Shapes: m rows, T tokens, H heads, D width of a head, N documents.
 """
 
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
+
+from planner.train.models.head import moved
 
 Piece = tuple[slice, bool]
 """a piece of a row, and whether each of its tokens attends to all of the piece up to itself"""
@@ -32,6 +35,53 @@ BY_TOKEN = ("position_ids", "cache_position")
 
 # All layers of a forward pass have the same mask, or one of two.
 _PIECES: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Documents:
+    """The documents of packed rows on a GPU. The CPU knows where they begin, so no layer has to wait for the GPU."""
+
+    numbers: Tensor
+    """`(m, T)` int64, on the device"""
+    places: Tensor
+    """`(N + 1,)` int32, on the device: where documents begin in all rows behind each other, and the end"""
+    begins: tuple[int, ...]
+    """the same N + 1 numbers"""
+
+    @classmethod
+    def of(cls, numbers: Tensor, device: torch.device) -> "Documents":
+        """Document numbers `(m, T)` on the CPU -> the documents on a device. Python does not wait for the device."""
+        places = places_of(numbers)
+        return cls(
+            numbers=numbers.to(device, non_blocking=True),
+            places=moved(places, device),
+            begins=tuple(places.tolist()),
+        )
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest document."""
+        return max(stop - start for start, stop in itertools.pairwise(self.begins))
+
+    def pieces(self) -> Pieces:
+        """The pieces of each row, as `pieces_in` finds them."""
+        tokens = self.numbers.shape[1]
+        rows: Pieces = [[] for _ in self.numbers]
+        for start, stop in itertools.pairwise(self.begins):
+            row = start // tokens
+            rows[row].append((slice(start - row * tokens, stop - row * tokens), True))
+        return rows
+
+
+def documents_on(device: torch.device, numbers: Tensor) -> "Tensor | Documents":
+    """Document numbers `(m, T)` on the CPU as a model on a device takes them."""
+    return numbers if device.type == "cpu" else Documents.of(numbers, device)
+
+
+def places_of(numbers: Tensor) -> Tensor:
+    """Document numbers `(m, T)` on the CPU -> `(N + 1,)` int32: where documents begin in all rows, and the end."""
+    found = begins_in(numbers).flatten().nonzero().flatten()
+    return torch.cat([found, torch.tensor([numbers.numel()])]).to(torch.int32)
 
 
 def positions_in(documents: Tensor) -> Tensor:
