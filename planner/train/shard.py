@@ -1,6 +1,7 @@
 """Makes and shards a job's model: FSDP2 per block, with gradients summed instead of averaged."""
 
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -9,6 +10,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from planner.data.model_folder import ModelFolder
 from planner.errors import TrainingFailed
+from planner.events.training import AttentionChosen
 from planner.job import GptModel, Model, Train
 from planner.job.compute import VARLEN, kernels_of
 from planner.plan.commit_size import ModelShapes
@@ -86,6 +88,8 @@ def _make_hf(
             use_liger=kernels_of(train.kernels) == "liger",
         )
     )
+    if model.chosen is not None:
+        model.chosen = _with_lacking(model.chosen, auto_attention, choices)
     # Before layers are packed: weights are drawn in plain layers.
     bare = bare_copy(model)
     if folder.model.frozen == "nf4":
@@ -94,6 +98,13 @@ def _make_hf(
     model.to_empty(device=world.device)
     world.agree(lambda: _fill(folder, model, bare, train.seed, first_weights=first_weights, earlier=earlier))
     return model
+
+
+def _with_lacking(chosen: AttentionChosen, order: tuple[str, ...], there: tuple[str, ...]) -> AttentionChosen:
+    """The choice, with those before it that some worker lacks."""
+    before = order[: order.index(chosen.attention)]
+    lacking = (f"{name}: not every worker has it" for name in before if name not in there)
+    return replace(chosen, passed_over=(*lacking, *chosen.passed_over))
 
 
 def _fill(

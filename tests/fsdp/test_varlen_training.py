@@ -47,23 +47,53 @@ def test_workers_without_gpus_refuse_it(workers, texts, tiny_model, tmp_path):
         workers.run(run_hf, 2, job, str(tmp_path))
 
 
-def run_auto(rank, job, url, has_kernel):
-    """One generation on a CPU that passes for a GPU, whose `model.attention: auto` begins with varlen."""
+def run_auto(rank, job, url, have_kernel, stop_at=None):
+    """One generation on CPUs that pass for GPUs, some of which have the kernel. Returns how often it was called."""
     from planner.train import lifecycle
     from planner.train.models import varlen_attention
 
     kernel = mock.create_autospec(stand_in, side_effect=stand_in)
-    choices = mock.patch.object(lifecycle, "attention_choices", lambda *_, **__: ("varlen", "flash_attention_2", "sdpa"))
-    with choices, mock.patch.multiple(varlen_attention, is_there=lambda _: has_kernel, kernel=lambda: kernel):
-        run_hf(rank, job, url)
+    auto = ("varlen", "flash_attention_2", "sdpa")
+    with (
+        mock.patch.object(lifecycle, "attention_choices", return_value=auto),
+        mock.patch.multiple(varlen_attention, is_there=lambda _: have_kernel[rank], kernel=lambda: kernel),
+    ):
+        run_hf(rank, job, url, stop_at)
     return kernel.call_count
 
 
-def attention_on_record(url):
-    """Of each generation: what its header says, and what its ledger tells."""
-    found = []
-    for number in RunFolder(Storage(str(url))).segments():
-        kept = [link.record for link in read_ledger(RunFolder(Storage(str(url))).storage, number)]
-        told = [record.facts for record in kept if getattr(record, "event", "") == "attention_chosen"]
-        found.append((kept[0].facts.get("attention", ""), [(each["attention"], each["before"]) for each in told]))
-    return found
+def on_record(url):
+    """What the generations' headers say, and what their ledgers tell of it."""
+    told = [record["facts"] for record in records(url, "event") if record["event"] == "attention_chosen"]
+    return [header["facts"].get("attention") for header in records(url, "generation")], told
+
+
+def told(attention, before="", lacking=()):
+    """The facts of such an event."""
+    passed_over = [f"{name}: not every worker has it" for name in lacking]
+    return {"attention": attention, "passed_over": passed_over, "before": before}
+
+
+def test_auto_is_recorded_and_a_resume_keeps_it(workers, texts, tiny_model, tmp_path):
+    """On workers that lack the kernel, a resume tells that it computes with another attention."""
+    job = hf_job(texts, hf(tiny_model("llama")), data={"packing": True})
+    workers.run(run_hf, 1, job, str(tmp_path / "masked"))
+    expected = [record["loss"] for record in records(tmp_path / "masked")]
+    url = str(tmp_path / "run")
+    assert min(workers.run(run_auto, 2, job, url, (True, True), 1)) > 0
+    assert min(workers.run(run_auto, 1, job, url, (True,), 1)) > 0
+    assert max(workers.run(run_auto, 2, job, url, (True, False))) == 0
+    names, events = on_record(url)
+    assert names == ["varlen", "varlen", "sdpa"]
+    assert events == [told("varlen"), told("sdpa", before="varlen", lacking=("varlen", "flash_attention_2"))]
+    found = [record["loss"] for record in records(url)]
+    assert all(math.isclose(one, other, rel_tol=1e-5) for one, other in zip(found, expected, strict=True))
+
+
+def test_a_run_of_an_earlier_planner_keeps_what_auto_was(workers, texts, tiny_model, tmp_path):
+    """Its commits do not say what that was, and varlen was no part of it."""
+    job, url = hf_job(texts, hf(tiny_model("llama")), data={"packing": True}), str(tmp_path)
+    workers.run(run_hf, 1, job, url, 1)
+    assert workers.run(run_auto, 1, job, url, (True,), 1) == [0]
+    assert workers.run(run_auto, 1, job, url, (True,)) == [0]
+    assert on_record(url) == ([None, "sdpa", "sdpa"], [told("sdpa", lacking=("flash_attention_2",))])
