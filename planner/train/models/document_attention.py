@@ -27,6 +27,14 @@ Piece = tuple[slice, bool]
 Pieces = list[list[Piece]]
 """the pieces of each row, in order"""
 
+
+class HiddenPieces:
+    """Pieces for compiled code, which hands them on. If it saw their numbers, it would be compiled for each of them."""
+
+    def __init__(self, pieces: Pieces) -> None:
+        self.pieces = pieces
+
+
 _PART = 2**22
 """elements of a mask that are read at once"""
 
@@ -113,11 +121,13 @@ def begins_in(documents: Tensor) -> Tensor:
 def attend(
     function: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor],
     heads: tuple[Tensor, Tensor, Tensor],
-    limits: Tensor | Pieces | None,
+    limits: Tensor | Pieces | HiddenPieces | None,
     *,
     tokens_dim: int,
 ) -> Tensor:
-    """Call an attention function for each piece of each row. Once without a mask, compiled, or if the device is no CPU.
+    """Call an attention function for each piece of each row. Once without a mask, or if the device is no CPU.
+
+    Compiled code leaves out what has pieces: it cannot loop over them, because their number depends on values.
 
     Args:
         function: of query, key, value and mask (causal without one), to a tensor whose dimension 0 has the rows.
@@ -128,9 +138,21 @@ def attend(
     """
     if isinstance(limits, list):
         return _in_pieces(function, heads, limits, None, tokens_dim)
-    # Compiled code cannot loop over pieces, because their number depends on values.
-    if limits is None or torch.compiler.is_compiling() or not _has_pieces(limits, heads[0]):
+    if limits is None or (isinstance(limits, Tensor) and not _has_pieces(limits, heads[0])):
         return function(*heads, limits)
+    found: Tensor = _in_its_pieces(function, heads, limits, tokens_dim)
+    return found
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _in_its_pieces(
+    function: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor],
+    heads: tuple[Tensor, Tensor, Tensor],
+    limits: Tensor | HiddenPieces,
+    tokens_dim: int,
+) -> Tensor:
+    if isinstance(limits, HiddenPieces):
+        return _in_pieces(function, heads, limits.pieces, None, tokens_dim)
     return _in_pieces(function, heads, pieces_of(limits), limits, tokens_dim)
 
 

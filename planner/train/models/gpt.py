@@ -11,7 +11,15 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from planner.train.models.blocks import Checkpointing, checkpoint_settings, is_compiled
-from planner.train.models.document_attention import Documents, Pieces, attend, mask_of, pieces_in, positions_in
+from planner.train.models.document_attention import (
+    Documents,
+    HiddenPieces,
+    Pieces,
+    attend,
+    mask_of,
+    pieces_in,
+    positions_in,
+)
 from planner.train.models.head import Targets, log_probs_of
 
 if TYPE_CHECKING:  # at run time this file needs only torch: `bench/gpu.py` runs it without pydantic
@@ -19,7 +27,7 @@ if TYPE_CHECKING:  # at run time this file needs only torch: `bench/gpu.py` runs
 
 VOCABULARY = 256
 
-Limits = Tensor | Pieces | Documents | None
+Limits = Tensor | Pieces | HiddenPieces | Documents | None
 """what keeps documents apart in a block: a mask `(m, 1, T, T)`, a call for each piece, or varlen (`Documents`)"""
 
 # Products of a mask that take about as long as a call, forward and backward. An H100 needs 0.3 ms for a call, and with
@@ -124,23 +132,30 @@ class Gpt(nn.Module):
         return logits
 
     def _limits(self, documents: Tensor | Documents | None, dtype: torch.dtype) -> Limits:
-        """What keeps documents apart in blocks that compute in `dtype`. Pieces need values, which compiled code lacks.
+        """What keeps documents apart in blocks that compute in `dtype`. Pieces need values, which a GPU does not have.
 
         On GPUs the CPU knows the values of `Documents`. Deterministic runs keep the mask, which earlier versions of
-        planner had there.
+        planner had there. So do compiled blocks.
         """
         if documents is None:
             return None
-        needs_mask = is_compiled(self.blocks[0])
+        are_compiled = is_compiled(self.blocks[0])
         if isinstance(documents, Tensor):
-            return pieces_in(documents) if documents.device.type == "cpu" and not needs_mask else mask_of(documents)
-        if needs_mask or torch.are_deterministic_algorithms_enabled():
+            return self._limits_on_cpu(documents) if documents.device.type == "cpu" else mask_of(documents)
+        if are_compiled or torch.are_deterministic_algorithms_enabled():
             return mask_of(documents.numbers)
         if self._can_be_varlen(documents.numbers.device, dtype):
             return documents
         rows, tokens = documents.numbers.shape
         num_documents = len(documents.begins) - 1
         return documents.pieces() if rows * tokens**2 > num_documents * _CALL_PRODUCTS else mask_of(documents.numbers)
+
+    def _limits_on_cpu(self, numbers: Tensor) -> Limits:
+        block = self.blocks[0]
+        if not is_compiled(block):
+            return pieces_in(numbers)
+        # Code that recomputes activations would not be compiled at all if its attention were left out.
+        return mask_of(numbers) if block.activation_checkpointing else HiddenPieces(pieces_in(numbers))
 
     def _can_be_varlen(self, device: torch.device, dtype: torch.dtype) -> bool:
         """Whether torch's varlen kernel computes these blocks' attention: it has 16-bit numbers and no dropout."""
