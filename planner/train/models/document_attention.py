@@ -83,13 +83,14 @@ class Documents:
 
 def documents_on(device: torch.device, numbers: Tensor) -> "Tensor | Documents":
     """Document numbers `(m, T)` on the CPU as a model on a device takes them."""
-    return numbers if device.type == "cpu" else Documents.of(numbers, device)
+    is_cpu = device.type == "cpu"
+    return numbers.to(device, non_blocking=True) if is_cpu else Documents.of(numbers, device)
 
 
 def places_of(numbers: Tensor) -> Tensor:
     """Document numbers `(m, T)` on the CPU -> `(N + 1,)` int32: where documents begin in all rows, and the end."""
     found = begins_in(numbers).flatten().nonzero().flatten()
-    return torch.cat([found, torch.tensor([numbers.numel()])]).to(torch.int32)
+    return torch.cat([found, torch.tensor([numbers.numel()])]).int()
 
 
 def positions_in(documents: Tensor) -> Tensor:
