@@ -95,7 +95,8 @@ def require_packed(
     A masked token has a weight of exactly zero. So other tokens in one document leave the next one's logits equal to
     the bit, by two forward passes. In a mixture of experts they change how many tokens an expert gets, and so how its
     products round. There the gradient decides, by a third pass: that of the second document's logits is exactly zero
-    at the first document's tokens. No difference is so small that a model which mixes documents could pass.
+    at the first document's tokens. That needs no bound for rounding. It does not see what has no gradient, such as
+    experts that leave out tokens when they have too many.
 
     Args:
         model: the model, in shards or not.
