@@ -20,7 +20,8 @@ class Piece:
     needs: tuple[str, ...]
     """packages that must be there"""
     seconds: int
-    """on an H100: measured and rounded up. Estimated for `large`, `hf` and `bitwise`, which were not measured whole"""
+    """on an H100: measured and rounded up. Estimated for `large`, `packed_training`, `hf` and `bitwise`, which were not
+    measured whole"""
     arguments: tuple[str, ...] = ()
 
     def command(self, device: str, *, toy: bool) -> list[str]:
@@ -105,6 +106,13 @@ PIECES = (
         script="packed.py",
         needs=("torch",),
         seconds=25,
+    ),
+    Piece(
+        name="packed_training",
+        what="steps of a gpt and a Llama on packed micro-batches beside padded ones: losses, time, memory",
+        script="_gpu_packed_training.py",
+        needs=_PLANNER,
+        seconds=90,
     ),
     Piece(
         name="hf",

@@ -115,7 +115,7 @@ def steps_of(job: Job, url: str) -> Iterator[None]:
 
     generation = begin(Launch(job=job, url=url), lambda: torch.device("cpu"), Hooks())
     state = make_state(generation)
-    reference = make_reference(job, generation.setup.folders, generation.world)
+    reference = make_reference(job, generation.setup.folders, generation.world, generation.auto_attention)
     given = make_objective(job.objective, reference), StepFlops()
     with looping(generation, state, lambda _note: given, make_batch_of(job)) as loop:
         for step in loop.steps():

@@ -43,6 +43,7 @@ FAMILIES = {
         "vocab_size_per_layer_input": 256,
     },
     "mistral": {"num_key_value_heads": 2, "sliding_window": 4},
+    "mixtral": {"num_key_value_heads": 2, "num_local_experts": 4, "tie_word_embeddings": False},
     "smollm3": {"num_key_value_heads": 2, "pad_token_id": 0},
 }
 

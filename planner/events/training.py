@@ -31,6 +31,16 @@ class AdaptersPlaced(Event, name="adapters_placed"):
     layers: int
 
 
+class AttentionChosen(Event, name="attention_chosen"):
+    """What `model.attention: auto` became on the workers."""
+
+    attention: str
+    passed_over: tuple[str, ...] = ()
+    """what comes before it in the order of `auto` and the model cannot have: `name: reason`"""
+    before: str = ""
+    """what the run computed with until now, if that is another one. Else empty"""
+
+
 class StepSkipped(Event, name="step_skipped"):
     """A step's gradient was not finite, so the weights did not change (`train.non_finite: skip`)."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from planner.job.job import Job
-from planner.job.model import HfModel, OwnModel
+from planner.job.model import GptModel, HfModel, OwnModel
 
 FLASH = "flash_attention_2"
 """transformers' name of flash attention"""
@@ -33,7 +33,9 @@ class ComputeRule:
     precision: Literal["fp32", "bf16"]
     """of the passes. Trained weights and the optimizer's state are float32"""
     attention: tuple[str, ...]
-    """names of `model.attention`. A worker takes the first that is installed there and that the model has"""
+    """names of `model.attention`. A worker takes the first that it can compute and that the model has"""
+    attention_because: str
+    """why the first is `varlen` where the job leaves the choice to planner. Else empty"""
     kernels: Literal["own", "liger"]
     """of norms, positions and feed-forward layers"""
     compile: Literal[False, "blocks"]
@@ -52,19 +54,31 @@ def compute_rule(job: Job, *, on_gpu: bool) -> ComputeRule | None:
     model, train = job.model, job.train
     if isinstance(model, OwnModel):
         return None
-    attention: tuple[str, ...] = ("sdpa",)
+    attention = _own_attention(job, on_gpu=on_gpu)
     if isinstance(model, HfModel):
         is_bitwise = job.batch.equality == "bitwise"
-        choices = attention_choices(train.precision, on_gpu=on_gpu, is_deterministic=is_bitwise)
+        choices = attention_choices(job, on_gpu=on_gpu, is_deterministic=is_bitwise)
         attention = choices if model.attention == "auto" else (model.attention,)
     return ComputeRule(
         precision=train.precision,
         attention=attention,
+        attention_because=_packs(job) if attention[0] == VARLEN and len(attention) > 1 else "",
         kernels=kernels_of(train.kernels),
         compile=train.compile,
         activation_checkpointing=train.activation_checkpointing,
         frozen=model.frozen if isinstance(model, HfModel) else "fp32",
     )
+
+
+def packing_setting(job: Job) -> str:
+    """The setting that puts several texts into one row of the model's input. Empty if each row is one text."""
+    return job.data.packing_setting or ("batch.max_tokens" if job.batch.max_tokens is not None else "")
+
+
+def _packs(job: Job) -> str:
+    """What a job's packing setting does. Empty without one."""
+    setting = packing_setting(job)
+    return f"{setting} puts several texts into one row" if setting else ""
 
 
 def gpus_alone(job: Job) -> GpusAlone | None:
@@ -76,12 +90,43 @@ def gpus_alone(job: Job) -> GpusAlone | None:
     return None
 
 
-def attention_choices(precision: str, *, on_gpu: bool, is_deterministic: bool) -> tuple[str, ...]:
-    """What `model.attention: auto` stands for: the first of these that is installed and that the model has.
+def attention_choices(job: Job, *, on_gpu: bool, is_deterministic: bool) -> tuple[str, ...]:
+    """What `model.attention: auto` stands for: the first of these that a worker can compute and that the model has.
 
-    The backward pass of flash attention adds in any order, so deterministic runs do without it.
+    Without flash attention, packed rows on GPUs take a mask of all tokens by all tokens, 4 to 5 times as long
+    (`packed` in bench/results/gpu.json). The backward pass of flash attention adds in any order, so deterministic runs
+    do without it. torch's own was not tried in compiled blocks.
     """
-    return (FLASH, "sdpa") if on_gpu and precision == "bf16" and not is_deterministic else ("sdpa",)
+    if not on_gpu or job.train.precision != "bf16" or is_deterministic:
+        return ("sdpa",)
+    first = (VARLEN,) if packing_setting(job) and not job.train.compile else ()
+    return (*first, FLASH, "sdpa")
+
+
+def attention_order(choices: tuple[str, ...], before: str | None) -> tuple[str, ...]:
+    """The choices of `auto` in the order in which a worker of a later generation of the same job takes them.
+
+    Args:
+        choices: `attention_choices`.
+        before: what the run's newest commit says that its generation computed with. It comes first, so that a resume
+            does not change it. Empty: the commit is of a planner that recorded none, and had no `varlen` in `auto`.
+            None: there is no such commit.
+    """
+    if before is None:
+        return choices
+    if not before:
+        return tuple(name for name in choices if name != VARLEN)
+    return (before, *(name for name in choices if name != before)) if before in choices else choices
+
+
+def _own_attention(job: Job, *, on_gpu: bool) -> tuple[str, ...]:
+    """Those of planner's own model (`planner.train.models.gpt`)."""
+    model = job.model
+    if not isinstance(model, GptModel) or model.dropout or not packing_setting(job):
+        return ("sdpa",)
+    is_bitwise = job.batch.equality == "bitwise"
+    takes_kernel = VARLEN in attention_choices(job, on_gpu=on_gpu, is_deterministic=is_bitwise)
+    return (VARLEN, "sdpa") if takes_kernel else ("sdpa",)
 
 
 def kernels_of(setting: Literal["auto", "own", "liger"]) -> Literal["own", "liger"]:

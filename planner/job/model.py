@@ -65,8 +65,8 @@ class HfModel(Section):
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2", "varlen"] = Field(
         default="auto",
         description="how attention is computed. flash_attention_2: the package flash-attn. varlen: torch's own flash "
-        "attention (torch 2.11 or newer). Both need GPUs and bf16, and are not for bitwise runs. auto: "
-        "flash_attention_2 where it is installed and can be used, else sdpa",
+        "attention (torch 2.11 or newer). Both need GPUs and bf16, and are not for bitwise runs. auto: the first that "
+        "can be used of varlen (for packed rows), flash_attention_2 and sdpa",
     )
     chat_template: str | None = Field(
         default=None, min_length=1, description="path of a Jinja file. null means the template of the tokenizer"

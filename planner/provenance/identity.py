@@ -130,6 +130,8 @@ _DECIDED_BY = {
 }
 DEVICE = "device"
 """the device that a run uses, which the last bit depends on"""
+ATTENTION = "attention"
+"""what `model.attention: auto` became, on which the last bit depends. A later generation keeps it if it can"""
 MODEL = "model"
 """the files at model.path and the model's settings"""
 MODEL_FILES = "model-files"

@@ -19,7 +19,7 @@ def compute_text(rule: ComputeRule | None) -> str:
     return ", ".join(
         (
             rule.precision,
-            _attention(rule.attention),
+            _attention(rule.attention, rule.attention_because),
             _KERNELS[rule.kernels],
             f"blocks {'compiled' if rule.compile else 'not compiled'}",
             _KEPT[rule.activation_checkpointing],
@@ -28,9 +28,13 @@ def compute_text(rule: ComputeRule | None) -> str:
     )
 
 
-def _attention(names: tuple[str, ...]) -> str:
+def _attention(names: tuple[str, ...], because: str) -> str:
     first, *others = ("flash" if name == FLASH else name for name in names)
-    return f"{first} attention where it is installed (else {', '.join(others)})" if others else f"{first} attention"
+    if not others:
+        return f"{first} attention"
+    if because:
+        return f"{first} attention where it can be used, because {because} (else {', '.join(others)})"
+    return f"{first} attention where it is installed (else {', '.join(others)})"
 
 
 def compute_value(rule: ComputeRule | None) -> dict[str, object] | None:

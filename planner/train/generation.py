@@ -6,6 +6,7 @@ This file is for jobs with a model and an objective of planner. `lifecycle.py` h
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -15,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from planner.data.base import SampleDataset
 from planner.errors import UserError
 from planner.job import HfModel, Job, OwnModel, data_spec_of
+from planner.job.compute import packing_setting
 from planner.job.data_registry import DATA_KINDS
 from planner.train.batches import MakeBatch
 from planner.train.custom_loop import train_own
@@ -44,6 +46,7 @@ def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
         return train_own(generation)
     make_batch = generation.world.agree(lambda: make_batch_of(launch.job))
     state = make_state(generation)
+    generation = _with_attention(generation, state.model)
 
     def objective(note: WriteNote) -> tuple[Objective, StepFlops]:
         config, world, setup = launch.job.objective, generation.world, generation.setup
@@ -67,6 +70,14 @@ def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
             repeated_steps=0,
             is_held=start.is_held,
         )
+
+
+def _with_attention(generation: Generation, model: nn.Module) -> Generation:
+    """The generation, whose facts say what `model.attention: auto` became if there was a choice."""
+    chosen = model.chosen if isinstance(model, HfCausal) else None
+    if chosen is None or len(generation.auto_attention) == 1:
+        return generation
+    return replace(generation, setup=replace(generation.setup, attention=chosen.attention))
 
 
 def make_batch_of(job: Job) -> MakeBatch:
@@ -96,7 +107,7 @@ def _reference(generation: Generation, state: TrainState, note: WriteNote) -> Re
     """
     job, world, setup, start = generation.job, generation.world, generation.setup, generation.claim.start
     if job.reference.source != "cached":
-        reference = make_reference(job, setup.folders, world)
+        reference = make_reference(job, setup.folders, world, generation.auto_attention)
         if isinstance(reference, FrozenReference):
             _check_reference(generation, reference.model)
         return reference
@@ -104,7 +115,7 @@ def _reference(generation: Generation, state: TrainState, note: WriteNote) -> Re
     has_first_weights = generation.is_fresh and job.reference.model is None
 
     def reference_model() -> nn.Module:
-        model = make_reference_model(job, setup.folders, world)
+        model = make_reference_model(job, setup.folders, world, generation.auto_attention)
         _check_reference(generation, model)
         return model
 
@@ -126,11 +137,6 @@ def _reference(generation: Generation, state: TrainState, note: WriteNote) -> Re
     return CachedReference(computing.table())
 
 
-def packing_setting(job: Job) -> str:
-    """The setting that puts several texts into one row of the model's input. Empty if each row is one text."""
-    return job.data.packing_setting or ("batch.max_tokens" if job.batch.max_tokens is not None else "")
-
-
 def _token_limit(job: Job, dataset: SampleDataset) -> TokenLimit | None:
     """The limit of a reference's packed chunks. None: they are padded."""
     if job.batch.max_tokens is None:
@@ -145,7 +151,22 @@ def _require_packed(job: Job, world: World, model: nn.Module) -> None:
         UserError: on every worker, if it does not.
     """
     if isinstance(model, HfCausal) and (setting := packing_setting(job)):
-        world.agree(partial(require_packed, model, setting))
+        any_worker = partial(_any_worker, world)
+        world.agree(partial(require_packed, model, setting, row_tokens=_most_row_tokens(job), any_worker=any_worker))
+
+
+def _most_row_tokens(job: Job) -> int:
+    """The most tokens of a row that `batch.max_tokens` makes. 0 without it: other rows are no longer than a sample."""
+    assert not isinstance(job.model, OwnModel)  # it has a loop of its own
+    if job.batch.max_tokens is None:
+        return 0
+    # The completions of partners count in other micro-batches.
+    return job.batch.max_micro * job.model.context if data_spec_of(job.data).has_partners else job.batch.max_tokens
+
+
+def _any_worker(world: World, value: bool) -> bool:
+    """Whether a value is true on any worker. All workers call it."""
+    return any(world.gather(value))
 
 
 def _check_reference(generation: Generation, model: nn.Module) -> None:
@@ -177,7 +198,14 @@ def make_state(generation: Generation) -> TrainState:
     job, world = generation.job, generation.world
     is_fresh, earlier = generation.is_fresh, _earlier_weights(generation)
     config = generation.setup.folders.model or job.model
-    model = make_model(config, job.train, world, first_weights=is_fresh, earlier=earlier)
+    model = make_model(
+        config,
+        job.train,
+        world,
+        first_weights=is_fresh,
+        earlier=earlier,
+        auto_attention=generation.auto_attention,
+    )
     # A run that resumes has no weights before its commit is loaded (`train` checks those of a changed job).
     if is_fresh:
         _require_packed(job, world, model)

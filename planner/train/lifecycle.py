@@ -20,13 +20,15 @@ from planner.base.host_memory import available_bytes
 from planner.base.version import VERSION
 from planner.errors import PlannerError, StoreError
 from planner.events.event import Event
-from planner.events.training import DataNote, GenerationStopped
+from planner.events.training import AttentionChosen, DataNote, GenerationStopped
 from planner.job import HfModel, Job, data_spec_of
+from planner.job.compute import attention_choices, attention_order
 from planner.job.gradient import accumulator_placement, gradient_rule
 from planner.job.step_schedule import StepSchedule, conversions, repeated_samples
 from planner.keeper.addresses import Keepers
 from planner.plan import FIRST_COLLECTIVES_S
 from planner.plan.commit_size import COPIES_ON_OWN_NODE, COPIES_ON_TWO_NODES
+from planner.provenance.identity import ATTENTION
 from planner.store.data_facts import evaluation_in
 from planner.store.jobs import job_digest
 from planner.store.run_folder import RunFolder
@@ -84,6 +86,22 @@ class Generation:
     def is_fresh(self) -> bool:
         """Whether this is a new run, so that the model begins with its first weights."""
         return self.claim.manifest is None
+
+    @property
+    def auto_attention(self) -> tuple[str, ...]:
+        """What `model.attention: auto` stands for, in the order of the workers' choice."""
+        choices = attention_choices(
+            self.job,
+            on_gpu=self.world.device.type == "cuda",
+            is_deterministic=torch.are_deterministic_algorithms_enabled(),
+        )
+        return attention_order(choices, self.attention_before)
+
+    @property
+    def attention_before(self) -> str | None:
+        """What the commit of the same job was computed with. Empty if it does not say so, None without one."""
+        manifest = self.claim.manifest
+        return None if manifest is None or self.has_other_job else str(manifest.facts.get(ATTENTION, ""))
 
     @property
     def has_other_job(self) -> bool:
@@ -149,6 +167,8 @@ def looping(
     if not start.parent or start.changed:  # a resize changes none of these notes
         for event in (*conversions(job, setup.order.num_samples), *_first_events(job, setup, state)):
             journal.note(event)
+    if (chosen := _attention_to_tell(generation, state.model)) is not None:
+        journal.note(chosen)
     if generation.claim.held is not None:
         journal.note(generation.claim.held.loaded)
     saves = _make_saves(generation, start, state, journal)
@@ -279,6 +299,16 @@ def _first_events(job: Job, setup: Setup, state: TrainState) -> Iterator[Event]:
         yield repeated
     if isinstance(job.model, HfModel) and job.model.lora is not None:
         yield adapters_of(cast("HfCausal", state.model))
+
+
+def _attention_to_tell(generation: Generation, model: nn.Module) -> AttentionChosen | None:
+    """What `model.attention: auto` became, if there was a choice and the run's commit does not say the same."""
+    now, before = generation.setup.attention, generation.attention_before
+    if not now or now == before:
+        return None
+    chosen = cast("HfCausal", model).chosen
+    assert chosen is not None  # its name is in the facts
+    return replace(chosen, before=before or "")
 
 
 def make_sums(generation: Generation, model: nn.Module) -> GradientSums:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from planner.data.samples import NO_LOSS
+from planner.train.models.document_attention import documents_on
 from planner.train.models.head import Targets, moved
 from planner.train.sample_batches import Sequences
 
@@ -41,7 +42,7 @@ def _computed(model: nn.Module, inputs: Tensor, labels: Tensor, documents: Tenso
         tokens=moved(flat[places], device),
         is_summed=is_summed,
     )
-    apart = None if documents is None else documents.to(device, non_blocking=True)
+    apart = None if documents is None else documents_on(device, documents)
     found: Tensor = model(inputs.to(device, non_blocking=True), apart, targets)
     return found
 

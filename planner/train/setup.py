@@ -16,7 +16,7 @@ from planner.job.step_schedule import StepSchedule, lengths
 from planner.order.order import Order
 from planner.plan import Plan, make_plan
 from planner.provenance.data_facts import data_facts
-from planner.provenance.identity import DEVICE, MODEL, identity_of, open_data
+from planner.provenance.identity import ATTENTION, DEVICE, MODEL, identity_of, open_data
 from planner.provenance.stage import STAGE, require_pinned
 from planner.store.records import TrainingIdentity
 
@@ -75,12 +75,20 @@ class Setup:
     """the commit of an earlier run that the first weights are from"""
     device: str = ""
     """hardware and torch, on which `bitwise` results depend. Empty in other jobs"""
+    attention: str = ""
+    """what `model.attention: auto` became, where workers have several ways. Else empty"""
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """The facts about device, model files, earlier run and data for the ledger and the manifests."""
+        """The facts about device, attention, model files, earlier run and data for the ledger and the manifests."""
         stage = self.after and self.after.model_dump()
-        facts = {DEVICE: self.device, MODEL: self.model, STAGE: stage, **data_facts(self.dataset, self.order)}
+        facts = {
+            DEVICE: self.device,
+            ATTENTION: self.attention,
+            MODEL: self.model,
+            STAGE: stage,
+            **data_facts(self.dataset, self.order),
+        }
         return {name: value for name, value in facts.items() if value}
 
 

@@ -1,6 +1,7 @@
 """Makes and shards a job's model: FSDP2 per block, with gradients summed instead of averaged."""
 
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -9,6 +10,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from planner.data.model_folder import ModelFolder
 from planner.errors import TrainingFailed
+from planner.events.training import AttentionChosen
 from planner.job import GptModel, Model, Train
 from planner.job.compute import VARLEN, kernels_of
 from planner.plan.commit_size import ModelShapes
@@ -19,7 +21,7 @@ from planner.train.models.blocks import compile_block
 from planner.train.models.first_weights import compute_buffers, draw, draw_adapters, read, stored_buffers
 from planner.train.models.four_bit import quantize
 from planner.train.models.gpt import Gpt
-from planner.train.models.hf import HfCausal, bare_copy, build_for_shapes, build_on_meta, fastest_attention
+from planner.train.models.hf import HfCausal, bare_copy, build_for_shapes, build_on_meta, computable_attention
 from planner.train.world import World
 
 
@@ -30,18 +32,21 @@ def make_model(
     *,
     first_weights: bool = True,
     earlier: EarlierWeights | None = None,
+    auto_attention: tuple[str, ...] = ("sdpa",),
 ) -> nn.Module:
     """A job's sharded model with its first weights, which are equal at every world size.
 
     A model of transformers is given by its folder. Without `first_weights`, trained parameters are uninitialised, for a
     commit to be loaded into them. With `earlier`, the first weights are those of an earlier run, and else they are read
-    from files or drawn.
+    from files or drawn. `model.attention: auto` is the first of `auto_attention` that all workers and the model have.
 
     Raises:
         UserError: on every worker, if there is no such model, or it cannot be trained with the job's settings.
     """
     if isinstance(config, ModelFolder):
-        return _make_hf(config, train, world, first_weights=first_weights, earlier=earlier)
+        return _make_hf(
+            config, train, world, first_weights=first_weights, earlier=earlier, auto_attention=auto_attention
+        )
     assert isinstance(config, GptModel)  # a user's own loop builds its model itself
     if first_weights and earlier is None:
         return shard(build_model(config, train).to(world.device), world, train)
@@ -62,19 +67,29 @@ def build_model(config: GptModel, train: Train) -> nn.Module:
 
 
 def _make_hf(
-    folder: ModelFolder, train: Train, world: World, *, first_weights: bool, earlier: EarlierWeights | None
+    folder: ModelFolder,
+    train: Train,
+    world: World,
+    *,
+    first_weights: bool,
+    earlier: EarlierWeights | None,
+    auto_attention: tuple[str, ...],
 ) -> nn.Module:
     """Build on the meta device, shard, then fill. A worker holds its shard and at most one more tensor or block."""
     if folder.model.attention == VARLEN:
         world.agree(lambda: varlen_attention.require(world.device))
+    there = world.gather(computable_attention(auto_attention, world.device))
+    choices = tuple(name for name in auto_attention if all(name in each for each in there))
     model = world.agree(
         lambda: build_on_meta(
             folder,
             activation_checkpointing=train.activation_checkpointing,
-            auto_attention=fastest_attention(world.device, train.precision),
+            auto_attention=choices,
             use_liger=kernels_of(train.kernels) == "liger",
         )
     )
+    if model.chosen is not None:
+        model.chosen = _with_lacking(model.chosen, auto_attention, choices)
     # Before layers are packed: weights are drawn in plain layers.
     bare = bare_copy(model)
     if folder.model.frozen == "nf4":
@@ -83,6 +98,13 @@ def _make_hf(
     model.to_empty(device=world.device)
     world.agree(lambda: _fill(folder, model, bare, train.seed, first_weights=first_weights, earlier=earlier))
     return model
+
+
+def _with_lacking(chosen: AttentionChosen, order: tuple[str, ...], there: tuple[str, ...]) -> AttentionChosen:
+    """The choice, with those before it that some worker lacks."""
+    before = order[: order.index(chosen.attention)]
+    lacking = (f"{name}: not every worker has it" for name in before if name not in there)
+    return replace(chosen, passed_over=(*lacking, *chosen.passed_over))
 
 
 def _fill(

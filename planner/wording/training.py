@@ -43,6 +43,13 @@ def _adapters_placed(event: training.AdaptersPlaced) -> str:
     return f"model: {adapters_text(event)}"
 
 
+@text_of.register
+def _attention_chosen(event: training.AttentionChosen) -> str:
+    before = f" instead of {event.before}" if event.before else ""
+    passed_over = f" ({'; '.join(event.passed_over)})" if event.passed_over else ""
+    return f"model: {event.attention} attention{before}{passed_over}"
+
+
 def gradient_text(event: training.StepSkipped) -> str:
     """Which gradient of which step is not finite."""
     where = event.tensor or "no single tensor (the norm itself overflows)"

@@ -44,6 +44,7 @@ def gpu(monkeypatch):
                 "dpo",
                 "ray",
                 "packed",
+                "packed_training",
                 "step",
                 "loss",
             )

@@ -32,11 +32,11 @@ def run_packed(rank, job, url, breaks=()):
 
     check, checked = generation.require_packed, []
 
-    def noted(model, setting):
+    def noted(model, setting, **settings):
         checked.append(setting)
         if len(checked) - 1 in breaks:
             raise UserError(f"{setting}: broken")
-        check(model, setting)
+        check(model, setting, **settings)
 
     with mock.patch.object(generation, "require_packed", noted):
         run_hf(rank, job, url)
@@ -57,6 +57,16 @@ def test_models_of_transformers_with_recomputed_blocks(workers, texts, tiny_mode
     workers.run(run_hf, 1, job, str(tmp_path / "padded"))
     assert workers.run(run_packed, 2, packing(job), str(tmp_path / "packed")) == [1, 1]
     assert_alike(tmp_path / "packed", tmp_path / "padded")
+
+
+def test_a_mixture_of_experts_trains_on_packed_rows(workers, texts, tiny_model, tmp_path):
+    """Two documents change how each other's products round, so its gradient is looked at in shards, before training."""
+    job = hf_job(texts, hf(tiny_model("mixtral", num_hidden_layers=4), weights="random"))
+    workers.run(run_hf, 1, job, str(tmp_path / "padded"))
+    for world_size in (1, 2):
+        url = tmp_path / str(world_size)
+        assert workers.run(run_packed, world_size, packing(job), str(url)) == [1] * world_size
+        assert_alike(url, tmp_path / "padded")
 
 
 @pytest.mark.parametrize("source", ["model", "cached"])

@@ -6,7 +6,7 @@ from unittest import mock
 import pytest
 from test_hf_training import hf, hf_job, run_hf
 from varlen_stand_in import stand_in
-from worker_functions import records
+from worker_functions import make_job, records, run_job
 
 from planner.errors import UserError
 
@@ -45,3 +45,86 @@ def test_workers_without_gpus_refuse_it(workers, texts, tiny_model, tmp_path):
     job = plain.model_copy(update={"model": plain.model.model_copy(update={"attention": "varlen"})})
     with pytest.raises(UserError, match="varlen needs a GPU"):
         workers.run(run_hf, 2, job, str(tmp_path))
+
+
+def run_auto(rank, job, url, have_kernel, stop_at=None):
+    """One generation on CPUs that pass for GPUs, some of which have the kernel. Returns how often it was called."""
+    from planner.train import lifecycle
+    from planner.train.models import varlen_attention
+
+    kernel = mock.create_autospec(stand_in, side_effect=stand_in)
+    auto = ("varlen", "flash_attention_2", "sdpa")
+    with (
+        mock.patch.object(lifecycle, "attention_choices", return_value=auto),
+        mock.patch.multiple(varlen_attention, is_there=lambda _: have_kernel[rank], kernel=lambda: kernel),
+    ):
+        run_hf(rank, job, url, stop_at)
+    return kernel.call_count
+
+
+def on_record(url):
+    """What the generations' headers say, and what their ledgers tell of it."""
+    told = [record["facts"] for record in records(url, "event") if record["event"] == "attention_chosen"]
+    return [header["facts"].get("attention") for header in records(url, "generation")], told
+
+
+def told(attention, before="", lacking=()):
+    """The facts of such an event."""
+    passed_over = [f"{name}: not every worker has it" for name in lacking]
+    return {"attention": attention, "passed_over": passed_over, "before": before}
+
+
+def test_auto_is_recorded_and_a_resume_keeps_it(workers, texts, tiny_model, tmp_path):
+    """On workers that lack the kernel, a resume tells that it computes with another attention."""
+    job = hf_job(texts, hf(tiny_model("llama")), data={"packing": True})
+    workers.run(run_hf, 1, job, str(tmp_path / "masked"))
+    expected = [record["loss"] for record in records(tmp_path / "masked")]
+    url = str(tmp_path / "run")
+    assert min(workers.run(run_auto, 2, job, url, (True, True), 1)) > 0
+    assert min(workers.run(run_auto, 1, job, url, (True,), 1)) > 0
+    assert max(workers.run(run_auto, 2, job, url, (True, False))) == 0
+    names, events = on_record(url)
+    assert names == ["varlen", "varlen", "sdpa"]
+    assert events == [told("varlen"), told("sdpa", before="varlen", lacking=("varlen", "flash_attention_2"))]
+    found = [record["loss"] for record in records(url)]
+    assert all(math.isclose(one, other, rel_tol=1e-5) for one, other in zip(found, expected, strict=True))
+
+
+def test_a_run_of_an_earlier_planner_keeps_what_auto_was(workers, texts, tiny_model, tmp_path):
+    """Its commits do not say what that was, and varlen was no part of it."""
+    job, url = hf_job(texts, hf(tiny_model("llama")), data={"packing": True}), str(tmp_path)
+    workers.run(run_hf, 1, job, url, 1)
+    assert workers.run(run_auto, 1, job, url, (True,), 1) == [0]
+    assert workers.run(run_auto, 1, job, url, (True,)) == [0]
+    assert on_record(url) == ([None, "sdpa", "sdpa"], [told("sdpa", lacking=("flash_attention_2",))])
+
+
+def run_own(rank, job, url):
+    """One generation of planner's own model on a CPU that passes for a GPU. How often the kernel was called."""
+    import torch
+
+    from planner.train import log_probs
+    from planner.train.models import varlen_attention
+    from planner.train.models.document_attention import Documents
+
+    kernel = mock.create_autospec(stand_in, side_effect=stand_in)
+    on_gpu = mock.patch.object(log_probs, "documents_on", side_effect=lambda device, found: Documents.of(found, device))
+    with on_gpu, mock.patch.multiple(varlen_attention, is_there=lambda _: True, kernel=lambda: kernel):
+        run_job(rank, job, url)
+    assert all(call.args[0].dtype == torch.bfloat16 for call in kernel.call_args_list)
+    return kernel.call_count
+
+
+@pytest.mark.parametrize("recomputes", [False, True, "selective"])
+def test_planners_own_model_in_bf16(workers, texts, tmp_path, recomputes):
+    """`Documents` pass FSDP as they are, and passes are in bf16 there. Losses are those without the kernel."""
+    train = {"precision": "bf16", "activation_checkpointing": recomputes}
+    model, batch = {"heads": 4, "layers": 2}, {"max_tokens": 60}
+    job = make_job(texts, steps=3, train=train, model=model, batch=batch, eval={"samples": 3, "every": 2})
+    workers.run(run_job, 1, job, str(tmp_path / "plain"))
+    expected = [record["loss"] for record in records(tmp_path / "plain")]
+    for world_size in (1, 2):
+        url = str(tmp_path / str(world_size))
+        assert min(workers.run(run_own, world_size, job, url)) > 0
+        found = [record["loss"] for record in records(url)]
+        assert all(math.isclose(one, other, rel_tol=1e-3) for one, other in zip(found, expected, strict=True))

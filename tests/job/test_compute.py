@@ -3,7 +3,7 @@
 import pytest
 
 from planner.job import Job
-from planner.job.compute import FLASH, compute_rule
+from planner.job.compute import FLASH, VARLEN, attention_order, compute_rule
 from planner.report.compute_text import compute_text, compute_value
 
 HF = {"kind": "hf", "path": "m", "context": 64}
@@ -33,20 +33,61 @@ GPT = Job.model_validate(
 )
 
 
+def packed_gpt(**changes):
+    values = GPT.model_dump(by_alias=True, mode="json", exclude_unset=True)
+    values["batch"] |= {"max_tokens": 64, **changes.pop("batch", {})}
+    return Job.model_validate(values | {"model": values["model"] | changes.pop("model", {})})
+
+
+BF16, PACKED = {"precision": "bf16"}, {"max_tokens": 64}
+ALL = (VARLEN, FLASH, "sdpa")
+
+
 @pytest.mark.parametrize(
     ("job", "on_gpu", "attention"),
     [
-        (job_with(train={"precision": "bf16"}), True, (FLASH, "sdpa")),
-        (job_with(train={"precision": "bf16"}), False, ("sdpa",)),
+        (job_with(train=BF16), True, (FLASH, "sdpa")),
+        (job_with(train=BF16), False, ("sdpa",)),
         (job_with(), True, ("sdpa",)),
-        (job_with(train={"precision": "bf16"}, batch={"equality": "bitwise"}), True, ("sdpa",)),
-        (job_with(model={"attention": "eager"}, train={"precision": "bf16"}), True, ("eager",)),
+        (job_with(train=BF16, batch={"equality": "bitwise"}), True, ("sdpa",)),
+        (job_with(model={"attention": "eager"}, train=BF16), True, ("eager",)),
+        (job_with(train=BF16, batch=PACKED), True, ALL),
+        (job_with(train=BF16, data={"packing": True}), True, ALL),
+        (job_with(train=BF16, batch=PACKED), False, ("sdpa",)),
+        (job_with(batch=PACKED), True, ("sdpa",)),
+        (job_with(train=BF16, batch={**PACKED, "equality": "bitwise"}), True, ("sdpa",)),
+        (job_with(train={**BF16, "compile": "blocks"}, batch=PACKED), True, (FLASH, "sdpa")),
+        (job_with(model={"attention": "sdpa"}, train=BF16, batch=PACKED), True, ("sdpa",)),
         (GPT, True, ("sdpa",)),
+        (packed_gpt(), True, (VARLEN, "sdpa")),
+        (packed_gpt(), False, ("sdpa",)),
+        (packed_gpt(batch={"equality": "bitwise"}), True, ("sdpa",)),
+        (packed_gpt(model={"dropout": 0.1}), True, ("sdpa",)),
     ],
 )
 def test_flash_attention_is_for_bf16_on_gpus(job, on_gpu, attention):
-    """In `balanced` jobs of transformers models that leave the choice to planner."""
-    assert compute_rule(job, on_gpu=on_gpu).attention == attention
+    """In `balanced` jobs that leave the choice to planner. torch's own is for packed rows."""
+    rule = compute_rule(job, on_gpu=on_gpu)
+    assert rule.attention == attention
+    packs = job.data.packing_setting or "batch.max_tokens"
+    assert rule.attention_because == (f"{packs} puts several texts into one row" if attention[0] == VARLEN else "")
+
+
+@pytest.mark.parametrize(
+    ("before", "order"),
+    [
+        (None, ALL),
+        ("", (FLASH, "sdpa")),
+        ("sdpa", ("sdpa", VARLEN, FLASH)),
+        (FLASH, (FLASH, VARLEN, "sdpa")),
+        (VARLEN, ALL),
+        ("eager", ALL),
+    ],
+)
+def test_a_later_generation_takes_what_the_run_computed_with(before, order):
+    """A commit of an earlier planner names nothing, and its `auto` was never varlen."""
+    assert attention_order(ALL, before) == order
+    assert attention_order(("sdpa",), before) == ("sdpa",)
 
 
 KEPT = "blocks not compiled, activations kept"
@@ -61,6 +102,13 @@ FLASH_THERE = "flash attention where it is installed (else sdpa)"
         (
             job_with(train={"precision": "bf16", "compile": "blocks", "activation_checkpointing": "selective"}),
             f"bf16, {FLASH_THERE}, torch's kernels, blocks compiled, {AGAIN}",
+        ),
+        (
+            job_with(train=BF16, batch=PACKED),
+            (
+                "bf16, varlen attention where it can be used, because batch.max_tokens puts several texts into one row "
+                f"(else flash, sdpa), torch's kernels, {KEPT}"
+            ),
         ),
         (
             job_with(
@@ -85,6 +133,7 @@ def test_the_same_for_json():
     assert compute_value(compute_rule(job_with(train={"precision": "bf16"}), on_gpu=True)) == {
         "precision": "bf16",
         "attention": (FLASH, "sdpa"),
+        "attention_because": "",
         "kernels": "own",
         "compile": False,
         "activation_checkpointing": False,

@@ -53,7 +53,7 @@ def test_our_own_model_reads_documents_apart():
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gpt_neox", "mistral"])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gpt_neox", "mistral", "mixtral"])
 def test_families_read_documents_apart(tiny_model, family, attention):
     """Mistral's window of 4 tokens is shorter than its documents: each layer's own mask is kept."""
     assert_packed_is_apart(hf_model(tiny_model(family), attention))
@@ -81,6 +81,60 @@ def test_a_model_that_lets_documents_see_each_other_is_refused(tiny_model, cross
     model.hf.forward = lambda **settings: real(input_ids=settings["input_ids"])
     with pytest.raises(UserError, match=r"data\.packing: llama lets a packed row's documents see each other"):
         require_packed(model, "data.packing")
+
+
+@pytest.mark.parametrize("crosses", [False, True])
+def test_a_mixture_of_experts_is_checked_by_its_gradient(tiny_model, crosses):
+    """Other tokens change how its products round. One layer of four that mixes documents is found."""
+    from planner.errors import UserError
+    from planner.train.models import hf
+
+    model = hf_model(tiny_model("mixtral", num_hidden_layers=4), "eager")
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    assert not hf._has_same_bits(model.eval())
+    model.train()
+    if not crosses:
+        hf.require_packed(model, "data.packing")
+    else:
+        last = model.hf.model.layers[-1].self_attn
+        real = last.forward
+        last.forward = lambda *given, **settings: real(*given, **{**settings, "attention_mask": None})
+        with pytest.raises(UserError, match=r"data\.packing: mixtral lets a packed row's documents see each other"):
+            hf.require_packed(model, "data.packing")
+    assert model.training
+    assert [name for name, parameter in model.named_parameters() if parameter.requires_grad] == trained
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_all_workers_make_the_same_passes(tiny_model, monkeypatch):
+    """If rounding differs on one of them, all look at the gradient."""
+    from planner.train.models import hf
+
+    model, passes = hf_model(tiny_model("llama"), "sdpa"), []
+    real = hf._has_own_gradient
+    monkeypatch.setattr(hf, "_has_own_gradient", lambda given: passes.append(1) or real(given))
+    hf.require_packed(model, "data.packing")
+    assert not passes
+    hf.require_packed(model, "data.packing", any_worker=lambda _: True)
+    assert passes == [1]
+
+
+@pytest.mark.parametrize(("row_tokens", "fits"), [(0, True), (32, True), (33, False)])
+def test_rows_longer_than_a_models_masks_are_refused(tiny_model, row_tokens, fits):
+    """GPT-Neo keeps a mask of its positions. GPT-BigCode keeps one, too, and does not use it."""
+    from planner.errors import UserError
+    from planner.train.models.hf import require_packed
+
+    changes = {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "num_heads": 4}
+    model = hf_model(tiny_model("gpt_neo", max_position_embeddings=32, **changes), "eager")
+    if fits:
+        require_packed(model, "data.packing", row_tokens=row_tokens)
+    else:
+        says = r"batch\.max_tokens: rows have up to 33 tokens, and the masks of gpt_neo have 32\. Write less, or rem"
+        with pytest.raises(UserError, match=says):
+            require_packed(model, "data.packing", row_tokens=row_tokens)
+    other = hf_model(tiny_model("gpt_bigcode", n_positions=32, n_embd=32, n_layer=2, n_head=4), "eager")
+    require_packed(other, "batch.max_tokens", row_tokens=row_tokens)
 
 
 def hf_model(folder, attention):
@@ -185,19 +239,22 @@ def test_pieces_of_documents_are_those_of_their_mask(rows):
 
 
 def test_our_own_model_makes_no_mask_on_a_cpu(monkeypatch):
-    """Compiled blocks need one."""
+    """Compiled blocks that compute activations again need one."""
     from planner.train.models import gpt
     from planner.train.models.blocks import compile_block
 
     made = []
     monkeypatch.setattr(gpt, "mask_of", lambda documents: made.append(1) or mask_of(documents))
-    model = Gpt(GptModel(kind="gpt", layers=2, width=16, heads=2, context=16))
+    config = GptModel(kind="gpt", layers=2, width=16, heads=2, context=16)
+    model, recomputing = Gpt(config), Gpt(config, activation_checkpointing=True)
+    recomputing.load_state_dict(model.state_dict())
     with torch.no_grad():  # where compiled blocks run as they are
         expected = model(INPUTS, DOCUMENTS)
-        assert not made
-        for block in model.blocks:
+        for block in [*model.blocks, *recomputing.blocks]:
             compile_block(block)
-        torch.testing.assert_close(model(INPUTS, DOCUMENTS), expected, rtol=1e-5, atol=1e-6)
+        assert torch.equal(model(INPUTS, DOCUMENTS), expected)
+        assert not made
+        torch.testing.assert_close(recomputing(INPUTS, DOCUMENTS), expected, rtol=1e-5, atol=1e-6)
     assert made == [1]
 
 

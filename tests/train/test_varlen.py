@@ -10,7 +10,7 @@ from planner.data.model_folder import ModelFolder
 from planner.errors import UserError
 from planner.job import HfModel
 from planner.train.models import varlen_attention
-from planner.train.models.document_attention import positions_in
+from planner.train.models.document_attention import Documents, positions_in
 from planner.train.models.hf import HfCausal, build_on_meta, require_packed
 from planner.train.models.varlen_attention import boundaries_of
 
@@ -107,6 +107,17 @@ def test_places_are_computed_once_per_pass(tiny_model, kernel, monkeypatch):
     assert len(seen) == 2
     assert len(set(seen)) == 1
     assert seen[0][1] == (3, 0)
+
+
+@pytest.mark.usefixtures("kernel")
+def test_no_place_is_copied_from_the_device(tiny_model, monkeypatch):
+    """Where the CPU knows the documents, as in training."""
+    model = hf_model(tiny_model("llama"), "varlen")
+    expected = model(INPUTS, DOCUMENTS)
+    given = Documents.of(DOCUMENTS, torch.device("cpu"))
+    monkeypatch.setattr(varlen_attention, "places_of", None)
+    assert boundaries_of(INPUTS, given)[0, 0].data_ptr() == given.places.data_ptr()
+    assert torch.equal(model(INPUTS, given), expected)
 
 
 @pytest.mark.parametrize("crosses", [False, True])

@@ -92,6 +92,11 @@ TEXTS = [
         "train 3 epochs, in steps once the data is open",
     ),
     (training.AdaptersPlaced(adapted=4, layers=14), "model: adapters on 4 of 14 layers"),
+    (training.AttentionChosen(attention="varlen"), "model: varlen attention"),
+    (
+        training.AttentionChosen(attention="sdpa", passed_over=("varlen: no", "flash: no"), before="varlen"),
+        "model: sdpa attention instead of varlen (varlen: no; flash: no)",
+    ),
     (
         training.StepSkipped(step=3, norm="nan", tensor="head.weight"),
         "step 3: the gradient's norm is nan, in head.weight. The step was skipped (train.non_finite: skip)",

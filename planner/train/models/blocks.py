@@ -54,8 +54,9 @@ def compile_block(block: nn.Module) -> None:
 
     Shapes are dynamic from the start, because micro-batches differ in rows and tokens. torch makes another graph for a
     size of 1, so each block has two graphs, for one row and for several, at any number of workers. Blocks of a kind
-    share them, but for a first one below frozen embeddings. Packed micro-batches also make two graphs: several texts in
-    a row have a mask, and one text alone has none.
+    share them, but for a first one below frozen embeddings. Packed micro-batches have one row. One text alone makes a
+    graph, and several make some: on CPUs, code before and behind their attention is compiled, and attention, which
+    computes each text by itself, is not (`document_attention.attend`).
 
     What would take more graphs runs uncompiled: ghosts, which have one token, and passes without gradients, for which
     torch 2.13 compiles attention on CPUs again for each number of tokens.

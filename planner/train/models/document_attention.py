@@ -7,11 +7,12 @@ model makes decide: a piece of a row that attends to nothing before it is comput
 (such as a sliding window) or, if it sees all of its own past, with none. planner's own model makes no mask on CPUs,
 which would take 3 % of a small model's step at T = 8,000: there its documents are the pieces (`pieces_in`).
 
-Shapes: m rows, T tokens, H heads, D width of a head.
+Shapes: m rows, T tokens, H heads, D width of a head, N documents.
 """
 
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -19,10 +20,20 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from planner.train.models.head import moved
+
 Piece = tuple[slice, bool]
 """a piece of a row, and whether each of its tokens attends to all of the piece up to itself"""
 Pieces = list[list[Piece]]
 """the pieces of each row, in order"""
+
+
+class HiddenPieces:
+    """Pieces for compiled code, which hands them on. If it saw their numbers, it would be compiled for each of them."""
+
+    def __init__(self, pieces: Pieces) -> None:
+        self.pieces = pieces
+
 
 _PART = 2**22
 """elements of a mask that are read at once"""
@@ -32,6 +43,54 @@ BY_TOKEN = ("position_ids", "cache_position")
 
 # All layers of a forward pass have the same mask, or one of two.
 _PIECES: "WeakTensorKeyDictionary" = WeakTensorKeyDictionary()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Documents:
+    """The documents of packed rows on a GPU. The CPU knows where they begin, so no layer has to wait for the GPU."""
+
+    numbers: Tensor
+    """`(m, T)` int64, on the device"""
+    places: Tensor
+    """`(N + 1,)` int32, on the device: where documents begin in all rows behind each other, and the end"""
+    begins: tuple[int, ...]
+    """the same N + 1 numbers"""
+
+    @classmethod
+    def of(cls, numbers: Tensor, device: torch.device) -> "Documents":
+        """Document numbers `(m, T)` on the CPU -> the documents on a device. Python does not wait for the device."""
+        places = places_of(numbers)
+        return cls(
+            numbers=numbers.to(device, non_blocking=True),
+            places=moved(places, device),
+            begins=tuple(places.tolist()),
+        )
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest document."""
+        return max(stop - start for start, stop in itertools.pairwise(self.begins))
+
+    def pieces(self) -> Pieces:
+        """The pieces of each row, as `pieces_in` finds them."""
+        tokens = self.numbers.shape[1]
+        rows: Pieces = [[] for _ in self.numbers]
+        for start, stop in itertools.pairwise(self.begins):
+            row = start // tokens
+            rows[row].append((slice(start - row * tokens, stop - row * tokens), True))
+        return rows
+
+
+def documents_on(device: torch.device, numbers: Tensor) -> "Tensor | Documents":
+    """Document numbers `(m, T)` on the CPU as a model on a device takes them."""
+    is_cpu = device.type == "cpu"
+    return numbers.to(device, non_blocking=True) if is_cpu else Documents.of(numbers, device)
+
+
+def places_of(numbers: Tensor) -> Tensor:
+    """Document numbers `(m, T)` on the CPU -> `(N + 1,)` int32: where documents begin in all rows, and the end."""
+    found = begins_in(numbers).flatten().nonzero().flatten()
+    return torch.cat([found, torch.tensor([numbers.numel()])]).int()
 
 
 def positions_in(documents: Tensor) -> Tensor:
@@ -63,11 +122,13 @@ def begins_in(documents: Tensor) -> Tensor:
 def attend(
     function: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor],
     heads: tuple[Tensor, Tensor, Tensor],
-    limits: Tensor | Pieces | None,
+    limits: Tensor | Pieces | HiddenPieces | None,
     *,
     tokens_dim: int,
 ) -> Tensor:
-    """Call an attention function for each piece of each row. Once without a mask, compiled, or if the device is no CPU.
+    """Call an attention function for each piece of each row. Once without a mask, or if the device is no CPU.
+
+    Compiled code leaves out what has pieces: it cannot loop over them, because their number depends on values.
 
     Args:
         function: of query, key, value and mask (causal without one), to a tensor whose dimension 0 has the rows.
@@ -78,9 +139,21 @@ def attend(
     """
     if isinstance(limits, list):
         return _in_pieces(function, heads, limits, None, tokens_dim)
-    # Compiled code cannot loop over pieces, because their number depends on values.
-    if limits is None or torch.compiler.is_compiling() or not _has_pieces(limits, heads[0]):
+    if limits is None or (isinstance(limits, Tensor) and not _has_pieces(limits, heads[0])):
         return function(*heads, limits)
+    found: Tensor = _in_its_pieces(function, heads, limits, tokens_dim)
+    return found
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _in_its_pieces(
+    function: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor],
+    heads: tuple[Tensor, Tensor, Tensor],
+    limits: Tensor | HiddenPieces,
+    tokens_dim: int,
+) -> Tensor:
+    if isinstance(limits, HiddenPieces):
+        return _in_pieces(function, heads, limits.pieces, None, tokens_dim)
     return _in_pieces(function, heads, pieces_of(limits), limits, tokens_dim)
 
 

@@ -11,13 +11,28 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from planner.train.models.blocks import Checkpointing, checkpoint_settings, is_compiled
-from planner.train.models.document_attention import Pieces, attend, mask_of, pieces_in, positions_in
+from planner.train.models.document_attention import (
+    Documents,
+    HiddenPieces,
+    Pieces,
+    attend,
+    mask_of,
+    pieces_in,
+    positions_in,
+)
 from planner.train.models.head import Targets, log_probs_of
 
 if TYPE_CHECKING:  # at run time this file needs only torch: `bench/gpu.py` runs it without pydantic
     from planner.job import GptModel
 
 VOCABULARY = 256
+
+Limits = Tensor | Pieces | HiddenPieces | Documents | None
+"""what keeps documents apart in a block: a mask `(m, 1, T, T)`, a call for each piece, or varlen (`Documents`)"""
+
+# Products of a mask that take about as long as a call, forward and backward. An H100 needs 0.3 ms for a call, and with
+# a mask as long for 1.0e7 products of 8 heads of width 64 (`packed` in bench/results/gpu.json).
+_CALL_PRODUCTS = 2**23
 
 
 class Block(nn.Module):
@@ -35,8 +50,8 @@ class Block(nn.Module):
         self.feed_forward_in = nn.Linear(config.width, 4 * config.width)
         self.feed_forward_out = nn.Linear(4 * config.width, config.width)
 
-    def forward(self, x: Tensor, limits: Tensor | Pieces | None = None) -> Tensor:
-        """`(B, T, D)` -> `(B, T, D)`. Attention is causal, within the `limits` of `attend` if there are any.
+    def forward(self, x: Tensor, limits: Limits = None) -> Tensor:
+        """`(B, T, D)` -> `(B, T, D)`. Attention is causal, within the `limits` if there are any.
 
         Activations are recomputed inside the block, so that FSDP gathers its weights once more.
         """
@@ -47,7 +62,7 @@ class Block(nn.Module):
             return recomputed
         return self._forward(x, limits)
 
-    def _forward(self, x: Tensor, limits: Tensor | Pieces | None) -> Tensor:
+    def _forward(self, x: Tensor, limits: Limits) -> Tensor:
         x = x + self._attend(self.attention_norm(x), limits)
         hidden = functional.gelu(self.feed_forward_in(self.feed_forward_norm(x)))
         return x + self._drop(self.feed_forward_out(hidden))
@@ -55,10 +70,16 @@ class Block(nn.Module):
     def _drop(self, x: Tensor) -> Tensor:
         return functional.dropout(x, self.dropout, self.training)
 
-    def _attend(self, x: Tensor, limits: Tensor | Pieces | None) -> Tensor:
+    def _attend(self, x: Tensor, limits: Limits) -> Tensor:
         b, t, d = x.shape
         heads = self.query_key_value(x).view(b, t, 3, self.heads, d // self.heads)
         query, key, value = heads.permute(2, 0, 3, 1, 4)  # each (B, H, T, D / H)
+        if isinstance(limits, Documents):
+            # Here, because it imports pydantic.
+            from planner.train.models import varlen_attention
+
+            within = varlen_attention.within(query, key, value, limits.places, limits.longest)
+            return self._drop(self.attention_out(within.reshape(b, t, d)))
         dropout = self.dropout if self.training else 0.0
 
         def mix(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
@@ -85,18 +106,22 @@ class Gpt(nn.Module):
         if config.tied_embeddings:
             self.head.weight = self.token_embedding.weight
         self.dropout = config.dropout
+        self.head_width = config.width // config.heads
         self.apply(_initialise)
 
-    def forward(self, tokens: Tensor, documents: Tensor | None = None, targets: Targets | None = None) -> Tensor:
+    def forward(
+        self, tokens: Tensor, documents: Tensor | Documents | None = None, targets: Targets | None = None
+    ) -> Tensor:
         """`(B, T)` -> `(B, T, V)`. `documents`, `(B, T)`, numbers the documents of packed rows, to keep them apart.
 
         With `targets`, their log-probabilities (`log_probs_of`) instead of logits.
         """
         if documents is None:
-            positions, limits = torch.arange(tokens.shape[1], device=tokens.device), None
+            positions = torch.arange(tokens.shape[1], device=tokens.device)
         else:
-            positions, limits = positions_in(documents), self._limits(documents)
+            positions = positions_in(documents.numbers if isinstance(documents, Documents) else documents)
         x = self.token_embedding(tokens) + self.position_embedding(positions)
+        limits = self._limits(documents, x.dtype)
         x = functional.dropout(x, self.dropout, self.training)
         for block in self.blocks:
             x = block(x, limits)
@@ -106,10 +131,39 @@ class Gpt(nn.Module):
         logits: Tensor = self.head(x)
         return logits
 
-    def _limits(self, documents: Tensor) -> Tensor | Pieces:
-        """What keeps documents apart in blocks. Pieces need values, which compiled code and a GPU do not have."""
-        has_values = documents.device.type == "cpu" and not is_compiled(self.blocks[0])
-        return pieces_in(documents) if has_values else mask_of(documents)
+    def _limits(self, documents: Tensor | Documents | None, dtype: torch.dtype) -> Limits:
+        """What keeps documents apart in blocks that compute in `dtype`. Pieces need values, which a GPU does not have.
+
+        On GPUs the CPU knows the values of `Documents`. Deterministic runs keep the mask, which earlier versions of
+        planner had there. So do compiled blocks.
+        """
+        if documents is None:
+            return None
+        are_compiled = is_compiled(self.blocks[0])
+        if isinstance(documents, Tensor):
+            return self._limits_on_cpu(documents) if documents.device.type == "cpu" else mask_of(documents)
+        if are_compiled or torch.are_deterministic_algorithms_enabled():
+            return mask_of(documents.numbers)
+        if self._can_be_varlen(documents.numbers.device, dtype):
+            return documents
+        rows, tokens = documents.numbers.shape
+        num_documents = len(documents.begins) - 1
+        return documents.pieces() if rows * tokens**2 > num_documents * _CALL_PRODUCTS else mask_of(documents.numbers)
+
+    def _limits_on_cpu(self, numbers: Tensor) -> Limits:
+        block = self.blocks[0]
+        if not is_compiled(block):
+            return pieces_in(numbers)
+        # Code that recomputes activations would not be compiled at all if its attention were left out.
+        return mask_of(numbers) if block.activation_checkpointing else HiddenPieces(pieces_in(numbers))
+
+    def _can_be_varlen(self, device: torch.device, dtype: torch.dtype) -> bool:
+        """Whether torch's varlen kernel computes these blocks' attention: it has 16-bit numbers and no dropout."""
+        from planner.train.models import varlen_attention
+
+        if dtype not in (torch.bfloat16, torch.float16) or (self.training and self.dropout):
+            return False
+        return varlen_attention.takes_width(self.head_width) and varlen_attention.is_there(device)
 
 
 def _initialise(module: nn.Module) -> None:

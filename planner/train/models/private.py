@@ -34,6 +34,20 @@ def has_attention(hf: Any, name: str) -> bool:
     return bool(hf.config._attn_implementation == name)
 
 
+def mask_tokens(hf: Any) -> int | None:
+    """The tokens of the causal masks that a model keeps in its layers. None: it keeps none.
+
+    GPT-Neo has a mask of `max_position_embeddings` tokens in each layer. Packed rows may be longer, since positions
+    begin again with each document. Not every model that keeps a mask uses it.
+    """
+    sizes = [
+        buffer.shape[-1]
+        for buffer in hf.buffers()
+        if buffer.dtype == torch.bool and buffer.ndim > 1 and buffer.shape[-1] == buffer.shape[-2]
+    ]
+    return min(sizes, default=None)
+
+
 def use_liger(hf: Any) -> None:
     """Replace a model's norms, rotary positions and feed-forward layers by Liger's kernels, in place.
 

@@ -24,9 +24,10 @@ from torch import Tensor
 from planner.errors import UserError
 from planner.job.compute import VARLEN
 from planner.train.models import private
-from planner.train.models.document_attention import BY_TOKEN, begins_in
+from planner.train.models.document_attention import BY_TOKEN, Documents, places_of
 from planner.train.models.head import moved
 
+_NAME = "model.attention varlen: "
 _OTHER = "Write model.attention: auto"
 # What the kernel can hold (`mha_varlen_fwd` in torch's flash_api.cpp).
 _WIDTH_MULTIPLE, _MOST_WIDTH = 8, 256
@@ -35,7 +36,7 @@ _LEAST_CAPABILITY = (8, 0)
 _UNKNOWN = ("softcap", "s_aux", "position_bias", "cache")
 
 
-def boundaries_of(inputs: Tensor, documents: Tensor | None) -> Tensor:
+def boundaries_of(inputs: Tensor, documents: Tensor | Documents | None) -> Tensor:
     """Inputs `(m, T)` and document numbers `(m, T)` -> boundaries `(longest, longest, N + 1)`.
 
     Without document numbers each row is a document. Padding at a row's end then belongs to it, behind all other tokens.
@@ -44,9 +45,10 @@ def boundaries_of(inputs: Tensor, documents: Tensor | None) -> Tensor:
     if documents is None:
         places = torch.arange(0, rows * tokens + 1, tokens, dtype=torch.int32, device=inputs.device)
         return places.expand(tokens, tokens, -1)
+    if isinstance(documents, Documents):
+        return documents.places.expand(documents.longest, documents.longest, -1)
     # This copy is the forward pass's only wait for the GPU.
-    found = begins_in(documents).flatten().cpu().nonzero().flatten()
-    on_host = torch.cat([found, torch.tensor([rows * tokens])]).to(torch.int32)
+    on_host = places_of(documents.cpu())
     longest = int(on_host.diff().max())
     return moved(on_host, inputs.device).expand(longest, longest, -1)
 
@@ -69,6 +71,21 @@ def kernel() -> Callable[..., Tensor]:
         has = f"this worker has {torch.__version__}"
         raise UserError(f"model.attention varlen needs torch 2.11 or newer, and {has}. {_OTHER}")
     return found  # type: ignore[no-any-return]
+
+
+@cache
+def is_there(device: torch.device) -> bool:
+    """Whether the kernel runs on a worker's device."""
+    try:
+        require(device)
+    except UserError:
+        return False
+    return True
+
+
+def takes_width(width: int) -> bool:
+    """Whether the kernel takes heads with that many features."""
+    return width % _WIDTH_MULTIPLE == 0 and width <= _MOST_WIDTH
 
 
 def require(device: torch.device) -> None:
@@ -104,18 +121,42 @@ def attend(
         UserError: the model's attention is more than the kernel computes.
     """
     if reason := _obstacle(module, query, key, value, settings):
-        raise UserError(f"model.attention varlen: {reason}. {_OTHER}")
-    (rows, heads, tokens, width), (window, longest, _) = query.shape, attention_mask.shape
+        raise UserError(f"{_NAME}{reason}. {_OTHER}")
     if query.device.type == "meta":
         return query.transpose(1, 2), None
-    places = attention_mask[0, 0]
-    laid = [each.transpose(1, 2).reshape(rows * tokens, each.shape[1], width) for each in (query, key, value)]
+    window, longest, _ = attention_mask.shape
     # -1: no limit. The window counts the token itself, and the kernel does not.
-    window_size = (window - 1 if window < longest else -1, 0)
+    before = window - 1 if window < longest else -1
+    return within(query, key, value, attention_mask[0, 0], longest, before=before, scaling=scaling), None
+
+
+def within(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    places: Tensor,
+    longest: int,
+    *,
+    before: int = -1,
+    scaling: float | None = None,
+) -> Tensor:
+    """Causal attention within documents, by the kernel: `(m, H, T, D)` -> `(m, T, H, D)`.
+
+    Args:
+        query: of all heads.
+        key: may have fewer heads.
+        value: as many as `key`.
+        places: `(N + 1,)` int32, on the device: where documents begin in all rows behind each other, and the end.
+        longest: tokens of the longest document.
+        before: tokens before itself that a token attends to. -1: all of its document.
+        scaling: of the products of queries and keys. None: one over the root of D.
+    """
+    rows, heads, tokens, width = query.shape
+    laid = [each.transpose(1, 2).reshape(rows * tokens, each.shape[1], width) for each in (query, key, value)]
     found = kernel()(
-        *laid, places, places, longest, longest, scale=scaling, window_size=window_size, **_grouping(heads, key)
+        *laid, places, places, longest, longest, scale=scaling, window_size=(before, 0), **_grouping(heads, key)
     )
-    return found.view(rows, tokens, heads, width), None
+    return found.view(rows, tokens, heads, width)
 
 
 def _grouping(heads: int, key: Tensor) -> dict[str, bool]:
@@ -129,7 +170,7 @@ def _obstacle(module: Any, query: Tensor, key: Tensor, value: Tensor, settings: 
     width = query.shape[-1]
     if key.shape[-1] != width or value.shape[-1] != width:
         return f"heads have {width} features in queries and {value.shape[-1]} in values, and the kernel takes one width"
-    if width % _WIDTH_MULTIPLE or width > _MOST_WIDTH:
+    if not takes_width(width):
         return f"heads have {width} features, and the kernel takes multiples of {_WIDTH_MULTIPLE} up to {_MOST_WIDTH}"
     if settings.get("dropout"):
         return f"the model drops {settings['dropout']:g} of its attention, and the kernel cannot"
@@ -166,7 +207,7 @@ def boundaries_of_layer(
     """
     assert attention_mask is not None, "only HfCausal calls a model with this attention"
     if use_vmap or not _is_a_window(mask_function, local_size):
-        raise UserError(f"model.attention varlen: layers of this model have more than a causal window. {_OTHER}")
+        raise UserError(f"{_NAME}layers of this model have more than a causal window. {_OTHER}")
     longest = attention_mask.shape[1]
     window = longest if local_size is None else min(local_size, longest)
     return attention_mask[0].expand(window, -1, -1)
@@ -199,30 +240,46 @@ def use_in_transformers() -> None:
     AttentionMaskInterface.register(VARLEN, boundaries_of_layer)
 
 
-@torch.no_grad()
 def check(hf: Any) -> None:
     """Check on the meta device that a model's attention is what the kernel computes.
+
+    Some models look at values, such as the longest position. Then the first pass of training checks them.
 
     Raises:
         UserError: it is not.
     """
+    if reason := _refusal(hf)[0]:
+        raise UserError(f"{_NAME}{reason}. {_OTHER}")
+
+
+def reason_against(hf: Any) -> str:
+    """Why `auto` does not choose the kernel for a model. Empty if the model's attention is known to be right."""
+    reason, is_known = _refusal(hf)
+    return reason if is_known else f"{hf.config.model_type} shows only in training whether it can compute with it"
+
+
+@torch.no_grad()
+def _refusal(hf: Any) -> tuple[str, bool]:
+    """Why a model cannot compute with the kernel (empty if it can), and whether that is known on the meta device."""
     kind = hf.config.model_type
     if not private.takes_attention(hf):
-        raise UserError(f"model.attention varlen: transformers cannot exchange the attention of {kind}. {_OTHER}")
+        return f"transformers cannot exchange the attention of {kind}", True
     inputs = torch.zeros(1, 2, dtype=torch.int64, device="meta")
     try:
         hf.base_model(input_ids=inputs, use_cache=False, **arguments_for(inputs, None))
-    except UserError:
-        raise
-    except Exception as error:
-        # Some models look at values, such as the longest position. Then the first pass of training checks them.
+    except UserError as error:
+        return str(error).removeprefix(_NAME).removesuffix(f". {_OTHER}"), True
+    except Exception as error:  # noqa: BLE001  # a model may raise anything at other arguments than its own
         if "meta" in str(error).lower():
-            return
+            return "", False
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise UserError(f"model.attention varlen: {kind} cannot compute with it: {reason}. {_OTHER}") from error
+        return f"{kind} cannot compute with it: {reason}", True
+    return "", True
 
 
-def arguments_for(inputs: Tensor, positions: Tensor | None, documents: Tensor | None = None) -> dict[str, Tensor]:
+def arguments_for(
+    inputs: Tensor, positions: Tensor | None, documents: Tensor | Documents | None = None
+) -> dict[str, Tensor]:
     """What a model with this attention is called with beside its inputs `(m, T)`.
 
     Positions are always given: some models would count them by a mask.

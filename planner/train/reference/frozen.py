@@ -60,23 +60,26 @@ class PolicyWithoutAdapters:
             return log_probs(policy, sequences)
 
 
-def make_reference(job: Job, folders: JobFolders, world: World) -> Reference:
+def make_reference(job: Job, folders: JobFolders, world: World, auto_attention: tuple[str, ...]) -> Reference:
     """Make the reference of a job that computes it by forward passes. All workers must call it."""
     if job.reference.source == "none":
         return UniformReference()
     if job.reference.model is None and isinstance(job.model, HfModel) and job.model.lora is not None:
         return PolicyWithoutAdapters()
-    return FrozenReference(make_reference_model(job, folders, world))
+    return FrozenReference(make_reference_model(job, folders, world, auto_attention))
 
 
-def make_reference_model(job: Job, folders: JobFolders, world: World) -> nn.Module:
-    """The frozen sharded model: the job's other model, or the first weights, which are equal in every generation."""
+def make_reference_model(job: Job, folders: JobFolders, world: World, auto_attention: tuple[str, ...]) -> nn.Module:
+    """The frozen sharded model: the job's other model, or the first weights, which are equal in every generation.
+
+    `auto_attention`: as for `make_model`.
+    """
     if folders.reference:
-        model = make_model(folders.reference, job.train, world)
+        model = make_model(folders.reference, job.train, world, auto_attention=auto_attention)
     else:
         bare = folders.model and replace(folders.model, model=folders.model.model.model_copy(update={"lora": None}))
         earlier = EarlierWeights.of(job, folders.model, world, "the reference")
-        model = make_model(bare or job.model, job.train, world, earlier=earlier)
+        model = make_model(bare or job.model, job.train, world, earlier=earlier, auto_attention=auto_attention)
     model.requires_grad_(requires_grad=False)
     # So that the controller does not take a long pass of the reference for a hang.
     model.register_forward_pre_hook(progress_counter.count_work)
