@@ -103,14 +103,26 @@ def attention_choices(job: Job, *, on_gpu: bool, is_deterministic: bool) -> tupl
     return (*first, FLASH, "sdpa")
 
 
+DECIDE_ATTENTION = (
+    "batch.equality",
+    "batch.max_tokens",
+    "data.documents",
+    "data.packing",
+    "model.attention",
+    "train.compile",
+    "train.precision",
+)
+"""settings that decide `attention_choices`. If one changes when a run resumes, `auto` is chosen anew"""
+
+
 def attention_order(choices: tuple[str, ...], before: str | None) -> tuple[str, ...]:
-    """The choices of `auto` in the order in which a worker of a later generation of the same job takes them.
+    """The choices of `auto` in the order in which a worker of a later generation takes them.
 
     Args:
         choices: `attention_choices`.
         before: what the run's newest commit says that its generation computed with. It comes first, so that a resume
             does not change it. Empty: the commit is of a planner that recorded none, and had no `varlen` in `auto`.
-            None: there is no such commit.
+            None: there is no commit, or one of `DECIDE_ATTENTION` has changed since.
     """
     if before is None:
         return choices

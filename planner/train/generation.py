@@ -73,9 +73,9 @@ def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
 
 
 def _with_attention(generation: Generation, model: nn.Module) -> Generation:
-    """The generation, whose facts say what `model.attention: auto` became if there was a choice."""
+    """The generation, whose facts say what `model.attention: auto` became if there is a choice, or was one before."""
     chosen = model.chosen if isinstance(model, HfCausal) else None
-    if chosen is None or len(generation.auto_attention) == 1:
+    if chosen is None or (len(generation.auto_attention) == 1 and not generation.attention_before):
         return generation
     return replace(generation, setup=replace(generation.setup, attention=chosen.attention))
 

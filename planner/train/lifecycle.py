@@ -20,9 +20,10 @@ from planner.base.host_memory import available_bytes
 from planner.base.version import VERSION
 from planner.errors import PlannerError, StoreError
 from planner.events.event import Event
+from planner.events.resuming import SettingChanged
 from planner.events.training import AttentionChosen, DataNote, GenerationStopped
 from planner.job import HfModel, Job, data_spec_of
-from planner.job.compute import attention_choices, attention_order
+from planner.job.compute import DECIDE_ATTENTION, attention_choices, attention_order
 from planner.job.gradient import accumulator_placement, gradient_rule
 from planner.job.step_schedule import StepSchedule, conversions, repeated_samples
 from planner.keeper.addresses import Keepers
@@ -95,19 +96,27 @@ class Generation:
             on_gpu=self.world.device.type == "cuda",
             is_deterministic=torch.are_deterministic_algorithms_enabled(),
         )
-        return attention_order(choices, self.attention_before)
+        is_anew = any(_decides_attention(event) for event in self.claim.start.changed)
+        return attention_order(choices, None if is_anew else self.attention_before)
 
     @property
     def attention_before(self) -> str | None:
-        """What the commit of the same job was computed with. Empty if it does not say so, None without one."""
+        """What the run computed with until now. Empty if its commit does not say so, None without a commit."""
         manifest = self.claim.manifest
-        return None if manifest is None or self.has_other_job else str(manifest.facts.get(ATTENTION, ""))
+        return None if manifest is None else str(manifest.facts.get(ATTENTION, ""))
 
     @property
     def has_other_job(self) -> bool:
         """Whether the commit that it resumes from is by another job. The run may have begun without `max_tokens`."""
         manifest = self.claim.manifest
         return manifest is not None and manifest.job_digest != job_digest(self.job)
+
+
+def _decides_attention(event: Event) -> bool:
+    """Whether it is a change of a setting that decides `attention_choices`. Of `max_tokens`, only whether it is set."""
+    if not isinstance(event, SettingChanged) or event.setting not in DECIDE_ATTENTION:
+        return False
+    return event.setting != "batch.max_tokens" or "null" in (event.before, event.now)
 
 
 def begin(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hooks) -> Generation:

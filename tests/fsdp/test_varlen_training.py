@@ -99,6 +99,36 @@ def test_a_run_of_an_earlier_planner_keeps_what_auto_was(workers, texts, tiny_mo
     assert on_record(url) == ([None, "sdpa", "sdpa"], [told("sdpa", lacking=("flash_attention_2",))])
 
 
+@pytest.mark.parametrize("is_older", [True, False], ids=["an earlier planner", "workers without the kernel"])
+def test_a_setting_that_does_not_decide_attention_leaves_it(workers, texts, tiny_model, tmp_path, is_older):
+    """Another job that keeps other commits, or more tokens in a micro-batch."""
+    model, url = hf(tiny_model("llama")), str(tmp_path)
+    job = hf_job(texts, model, batch={"max_tokens": 200})
+    workers.run(*((run_hf, 1, job, url, 1) if is_older else (run_auto, 1, job, url, (False,), 1)))
+    other = hf_job(texts, model, batch={"max_tokens": 210}, checkpoint={"keep": 7})
+    assert workers.run(run_auto, 1, other, url, (True,)) == [0]
+    assert on_record(url)[0] == [None if is_older else "sdpa", "sdpa"]
+
+
+def test_a_setting_that_decides_attention_chooses_it_anew(workers, texts, tiny_model, tmp_path):
+    """The ledger says what the run computed with before."""
+    model, url = hf(tiny_model("llama")), str(tmp_path)
+    workers.run(run_auto, 1, hf_job(texts, model), url, (False,), 1)
+    assert min(workers.run(run_auto, 1, hf_job(texts, model, batch={"max_tokens": 200}), url, (True,))) > 0
+    names, events = on_record(url)
+    assert names == ["sdpa", "varlen"]
+    assert events[1] == told("varlen", before="sdpa")
+
+
+def test_workers_with_one_choice_tell_that_attention_changes(workers, texts, tiny_model, tmp_path):
+    """A run of GPUs goes on on CPUs, and back."""
+    job, url = hf_job(texts, hf(tiny_model("llama")), data={"packing": True}), str(tmp_path)
+    workers.run(run_auto, 1, job, url, (True,), 1)
+    workers.run(run_hf, 1, job, url, 1)
+    workers.run(run_auto, 1, job, url, (True,))
+    assert on_record(url) == (["varlen", "sdpa", "sdpa"], [told("varlen"), told("sdpa", before="varlen")])
+
+
 def run_own(rank, job, url):
     """One generation of planner's own model on a CPU that passes for a GPU. How often the kernel was called."""
     import torch
