@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from planner.store.records import Record, StepRecord
+from planner.store.records import GenerationRecord, Record, StepRecord
 from planner.story.run_story import Counts, RunStory, StoryFold
 from planner.tracking.row import commit_values, eval_values, measured_values, plan_values, step_values
 
@@ -61,7 +61,7 @@ METRICS = (
         "plan_efficiency_ratio",
         "batch/efficiency",
         "0 to 1",
-        "Fraction of the workers' time that computes samples, by the plan",
+        "Fraction of the workers' time that computes samples, by the plan or by measured costs of samples",
     ),
     _gauge("loss", "train/loss", "", "Mean loss over the last global batch"),
     _gauge("grad_norm", "train/grad_norm", "", "Norm of the last gradient, before clipping"),
@@ -123,6 +123,12 @@ _WITHOUT_A_GROUP = tuple(
 )
 """series that are 0 while no group trains"""
 
+_OF_THE_PLAN = tuple(
+    (f"planner_{name}", "")
+    for name in ("rounds", "largest_share_samples", "smallest_share_samples", "plan_efficiency_ratio")
+)
+"""series that end with a generation. The next one's plan may have none of them, or not before it is measured"""
+
 SeriesKey = tuple[str, str]
 """a metric's name, and the value of its label (empty if it has none)"""
 
@@ -157,6 +163,9 @@ class RunMetrics:
         elif record.metrics:
             self._known.update(((_OBJECTIVE, label), value) for label, value in record.metrics.items())
         self._fold.add(record)
+        if isinstance(record, GenerationRecord):
+            for key in _OF_THE_PLAN:
+                self._known.pop(key, None)
 
     @property
     def _is_ours(self) -> bool:

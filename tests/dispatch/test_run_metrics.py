@@ -37,6 +37,17 @@ def test_a_plan_of_another_version_is_left_out():
     assert "rounds" not in found
 
 
+def test_a_plan_by_length_has_no_numbers_of_an_earlier_plan():
+    """A run that `batch.max_tokens` was added to. Rounds and efficiency come with the first measurement."""
+    by_length = header(2, world_size=3, step=1).model_copy(update={"layout_version": 2, "max_tokens": 512})
+    records = [header(1, world_size=3), step(0), by_length, step(1)]
+    names = {"rounds", "largest_share_samples", "smallest_share_samples", "plan_efficiency_ratio"}
+    assert not names & values_of(*records).keys()
+    costs = {"cost": 30, "round_cost": 40, "num_rounds": 8}
+    found = values_of(*records, measurement(**costs))
+    assert {name: found[name] for name in names & found.keys()} == {"rounds": 2, "plan_efficiency_ratio": 0.75}
+
+
 def test_an_idle_worker_has_the_smallest_share():
     """14 workers for 13 samples."""
     assert values_of(header(1, world_size=14))["smallest_share_samples"] == 0
