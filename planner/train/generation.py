@@ -50,7 +50,7 @@ def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
 
     def objective(note: WriteNote) -> tuple[Objective, StepFlops]:
         config, world, setup = launch.job.objective, generation.world, generation.setup
-        if generation.has_other_job:  # its weights are there only now
+        if generation.computes_otherwise:  # its weights are there only now
             _require_packed(launch.job, world, state.model)
         # One worker looks: the digests of the data were compared, so the others have the same rows.
         world.from_first(lambda: check_rows(config, setup.dataset, setup.order))
@@ -170,8 +170,8 @@ def _any_worker(world: World, value: bool) -> bool:
 
 
 def _check_reference(generation: Generation, model: nn.Module) -> None:
-    """Check a reference that is another model, once per job of the run. The policy's own kind was checked."""
-    if (generation.is_fresh or generation.has_other_job) and generation.setup.folders.reference:
+    """Check a reference that is another model, whenever the policy is checked. The policy's own kind was checked."""
+    if (generation.is_fresh or generation.computes_otherwise) and generation.setup.folders.reference:
         _require_packed(generation.job, generation.world, model)
 
 
@@ -206,7 +206,7 @@ def make_state(generation: Generation) -> TrainState:
         earlier=earlier,
         auto_attention=generation.auto_attention,
     )
-    # A run that resumes has no weights before its commit is loaded (`train` checks those of a changed job).
+    # A run that resumes has no weights before its commit is loaded (`train` checks them if need be).
     if is_fresh:
         _require_packed(job, world, model)
     # A forward pass without backward leaves some parameters unsharded, and an optimizer over those would train nothing.

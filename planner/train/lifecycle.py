@@ -106,6 +106,14 @@ class Generation:
         return None if manifest is None else str(manifest.facts.get(ATTENTION, ""))
 
     @property
+    def computes_otherwise(self) -> bool:
+        """Whether a resumed run must check its model again: the job or its attention is another one.
+
+        Attention is known once there is a model.
+        """
+        return not self.is_fresh and (self.has_other_job or self.setup.attention != self.attention_before)
+
+    @property
     def has_other_job(self) -> bool:
         """Whether the commit that it resumes from is by another job. The run may have begun without `max_tokens`."""
         manifest = self.claim.manifest

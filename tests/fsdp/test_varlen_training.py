@@ -129,6 +129,29 @@ def test_workers_with_one_choice_tell_that_attention_changes(workers, texts, tin
     assert on_record(url) == (["varlen", "sdpa", "sdpa"], [told("varlen"), told("sdpa", before="varlen")])
 
 
+def run_checked(rank, job, url, have_kernel, stop_at=None):
+    """As `run_auto`. Returns the attention of the models that were checked."""
+    from planner.train import generation
+
+    check, checked = generation.require_packed, []
+
+    def noted(model, setting, **settings):
+        checked.append(model.chosen.attention)
+        check(model, setting, **settings)
+
+    with mock.patch.object(generation, "require_packed", noted):
+        run_auto(rank, job, url, have_kernel, stop_at)
+    return checked
+
+
+def test_a_resume_with_another_attention_checks_the_model_again(workers, texts, tiny_model, tmp_path):
+    """Documents that the kernel keeps apart might see each other without it."""
+    job, url = hf_job(texts, hf(tiny_model("llama")), data={"packing": True}), str(tmp_path)
+    assert workers.run(run_checked, 1, job, url, (True,), 1) == [["varlen"]]
+    assert workers.run(run_checked, 1, job, url, (True,), 1) == [[]]
+    assert workers.run(run_checked, 2, job, url, (False, False)) == [["sdpa"]] * 2
+
+
 def run_own(rank, job, url):
     """One generation of planner's own model on a CPU that passes for a GPU. How often the kernel was called."""
     import torch
