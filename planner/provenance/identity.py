@@ -17,7 +17,7 @@ from planner.job import HfModel, Job
 from planner.order.order import Order, chosen_rows
 from planner.plan import BatchSizes, Plan, make_plan
 from planner.provenance.data_facts import set_changes
-from planner.store.data_facts import evaluation_in
+from planner.store.data_facts import evaluation_in, sets_in
 from planner.store.jobs import job_values
 from planner.store.records import GenerationRecord, TrainingIdentity, joint_digest
 
@@ -279,12 +279,18 @@ def _reasons(
     if field != "data":
         return found or [f"{field}: the old one is not known"]
     files = "the files at data.path, or the tokenizer's, have changed"
-    if not decisive and (lengths := _lengths_changed(changes)):
+    if not decisive and not _share_a_set(facts) and (lengths := _lengths_changed(changes)):
         return [f"{lengths}, or {files}"]
     # A setting such as data.tokenize gives every set other samples, and does not say that a set changed.
     if all(change.setting.startswith(_OF_SOME_SETS) for change in decisive):
         found += set_changes(*facts)
     return found or [files]
+
+
+def _share_a_set(facts: tuple[Mapping[str, Any], Mapping[str, Any]]) -> bool:
+    """Whether a set of the mixture is as it was. Then lengths identify neither it nor any other set."""
+    old, new = map(sets_in, facts)
+    return any(each in old for each in new)
 
 
 def _lengths_changed(changes: Sequence[SettingChanged]) -> str:

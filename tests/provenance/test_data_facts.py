@@ -160,6 +160,18 @@ def test_lengths_are_a_part_of_rows_on_demand(sets, limits):
     assert identity_of(other, *open_data(other)) in identities
 
 
+def test_a_set_that_changed_is_named_though_a_limit_was_set(here):
+    """Of rows tokenized ahead. The other set is as it was, so lengths are not the reason."""
+    before = mixture("a.jsonl", "b.jsonl")
+    old = identity_of(before, *open_data(before)), facts_of(before)
+    now = mixture("a.jsonl", "b.jsonl", batch={"max_tokens": 40})
+    write(here / "b.jsonl", 6)
+    new = identity_of(now, *open_data(now)), facts_of(now)
+    with pytest.raises(ResumeRefused, match=r"\(b.jsonl has 6 rows and had 7\)") as refused:
+        require_same(old[0], new[0], job_changes(before, now), frozenset(), "run", facts=(old[1], new[1]))
+    assert "lengths" not in str(refused.value)
+
+
 def on_demand(*sets, max_tokens):
     job = mixture(*sets)
     stored = json.loads(job.model_dump_json(by_alias=True))
