@@ -1328,7 +1328,7 @@ def check_limits(header: dict, batch: dict) -> Iterator[str]:
     for key in LIMITS:
         name = key.partition(".")[2]
         found, wanted = header.get(name), batch.get(name)
-        if found != wanted:
+        if found != wanted or type(found) is not type(wanted):  # no job has 40.0 or true
             yield f"{key} is {found} on record, and its job says {wanted!r}"
         if not is_possible(header, name):
             yield f"{key} is {found} on record, and no job has that"

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ from made_up_runs import MadeUpRun, make_job
 from sample_sets import write_rows
 from verifiers import audited, load_script, run_script
 
+from planner.errors import StoreError
 from planner.plan import BatchSizes, make_plan
 
 MODES = ["balanced", "bitwise"]
@@ -257,6 +259,18 @@ def test_plans_that_cannot_be_are_findings(script, tmp_path, values, said):
     assert code == 1
     assert said in output
     assert "missing, torn or garbage" not in output
+
+
+@pytest.mark.parametrize("limit", ["max_tokens", "max_micro"])
+def test_a_job_with_a_limit_that_is_no_integer_is_found(tmp_path, limit):
+    """It equals the one on record, and planner reads no such job."""
+    run = made_run(tmp_path)
+    with_job(run, lambda job: job["batch"].update({limit: float(job["batch"][limit])}))
+    code, output = run_script(run)
+    assert code == 1
+    assert re.search(rf"batch.{limit} is \d+ on record, and its job says \d+\.0", output)
+    with pytest.raises(StoreError, match="not a job of this version of planner"):
+        audited(run)
 
 
 def test_what_no_step_says_is_found(tmp_path):
