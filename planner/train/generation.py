@@ -160,8 +160,10 @@ def _most_row_tokens(job: Job) -> int:
     assert not isinstance(job.model, OwnModel)  # it has a loop of its own
     if job.batch.max_tokens is None:
         return 0
+    if not data_spec_of(job.data).has_partners:
+        return job.batch.max_tokens
     # The completions of partners count in other micro-batches.
-    return job.batch.max_micro * job.model.context if data_spec_of(job.data).has_partners else job.batch.max_tokens
+    return min(job.batch.max_micro, job.batch.global_batch) * job.model.context
 
 
 def _any_worker(world: World, value: bool) -> bool:

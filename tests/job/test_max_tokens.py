@@ -94,3 +94,14 @@ def test_it_changes_the_recipe_of_bitwise_runs_alone(equality, num_recipes):
     found = [identity_of(job, Data, Data) for job in jobs]
     assert len({each.recipe for each in found}) == num_recipes
     assert len({each.model_copy(update={"recipe": "0" * 64}) for each in found}) == 1
+
+
+@pytest.mark.parametrize(("global_batch", "max_micro", "most"), [(8, 2, 128), (8, 4096, 512)])
+def test_rows_with_partners_have_a_text_for_each_sample(global_batch, max_micro, most):
+    """A micro-batch of feedback has no more samples than a step, and each of its partners' texts up to the context."""
+    from planner.train.generation import _most_row_tokens
+
+    feedback = {**CHAT, "data": {"kind": "feedback", "path": "rows"}, "objective": {"kind": "kto"}}
+    batch = {"global": global_batch, "max_micro": max_micro, "max_tokens": 90}
+    assert _most_row_tokens(job_with(batch, feedback)) == most
+    assert _most_row_tokens(job_with(batch)) == 90

@@ -130,7 +130,9 @@ def test_rows_longer_than_a_models_masks_are_refused(tiny_model, row_tokens, fit
     if fits:
         require_packed(model, "data.packing", row_tokens=row_tokens)
     else:
-        says = r"batch\.max_tokens: rows have up to 33 tokens, and the masks of gpt_neo have 32\. Write less, or rem"
+        says = (
+            r"rows have up to 33 tokens, and the masks of gpt_neo have 32\. Write less \(for kto: of batch\.max_micro"
+        )
         with pytest.raises(UserError, match=says):
             require_packed(model, "data.packing", row_tokens=row_tokens)
     other = hf_model(tiny_model("gpt_bigcode", n_positions=32, n_embd=32, n_layer=2, n_head=4), "eager")

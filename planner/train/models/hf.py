@@ -112,7 +112,7 @@ def require_packed(
         if most is not None and row_tokens > most and any_worker(not _reads_row(model, most + 1)):
             raise UserError(
                 f"batch.max_tokens: rows have up to {row_tokens} tokens, and the masks of {kind} have {most}. "
-                "Write less, or remove it"
+                "Write less (for kto: of batch.max_micro), or remove it"
             )
         if not any_worker(not _has_same_bits(model)) or _has_own_gradient(model):
             return
