@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from planner.cli.activity import progress_bar
 from planner.cli.counts import parse_counts
 from planner.cli.options import (
     JobArgument,
@@ -114,7 +115,8 @@ def _more_keys(
 def _length_costs(job: Job, counts: list[int]) -> "StepLengths":
     from planner.runner.length_costs import length_costs  # loads numpy and the data, which other plans do not need
 
-    return length_costs(job, counts)
+    with progress_bar("data checked") as progress:
+        return length_costs(job, counts, progress)
 
 
 def _on_cluster(file: str, job: Job, asked: list[int] | None) -> "OnCluster":

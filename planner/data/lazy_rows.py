@@ -188,11 +188,13 @@ class LazyRows:
         if not len(differs):
             return
         first = int(differs[0])
+        before, after = int(kept.tokens[first]), int(now.tokens[first])
+        other = f", and had {before}" if before != after else " in sequences of other lengths than"
         raise DataError.of(
             "data.path",
-            f"{self.access.where(int(rows[first]))} has {_length_text(now, first)}, and had "
-            f"{_length_text(kept, first)} when the lengths of all rows were found. Restore its file, or remove "
-            f"{cache_folder() / LENGTHS} and start a new run",
+            f"{self.access.where(int(rows[first]))} has {counted(after, 'token')}{other} when the lengths of all rows "
+            "were found. Restore its file, or start a new run (with large data, first remove "
+            f"{cache_folder() / LENGTHS})",
         )
 
     def _refusal(self, rows: list[int]) -> DataError:
@@ -206,11 +208,6 @@ class LazyRows:
             f"{self.access.where(number)} cannot be used: {reason}. Correct the row, or write data.tokenize: ahead "
             "with data.bad_rows: skip",
         )
-
-
-def _length_text(lengths: RowLengths, place: int) -> str:
-    tokens, squares = int(lengths.tokens[place]), int(lengths.squares[place])
-    return f"{counted(tokens, 'token')} ({squares} as the sum of squares)"
 
 
 def facts_digest(facts: object) -> str:

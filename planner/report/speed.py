@@ -19,9 +19,9 @@ class Speed:
     """without padding, over all workers. 0 if not known"""
     padding: float
     """padding as a fraction of all tokens that are computed. 0 if not known"""
-    waiting: float
+    waiting: float | None
     """fraction of the workers' time in rounds that is spent waiting for the round's longest micro-batch, by the lengths
-    of samples. 0 if not known"""
+    of samples. None if not known"""
     mfu: float
     """model FLOPs utilization, a fraction of the devices' peak. 0 if not known"""
     peak_memory_bytes: int
@@ -46,7 +46,7 @@ class Speed:
         return cls(
             tokens_per_s=tokens / seconds if seconds else 0.0,
             padding=1 - tokens / padded if padded else 0.0,
-            waiting=1 - sum(record.cost for record in records) / rounds if rounds else 0.0,
+            waiting=1 - sum(record.cost for record in records) / rounds if rounds else None,
             mfu=sum(record.flops for record in records) / available if available else 0.0,
             peak_memory_bytes=records[-1].peak_memory_bytes,
             step_s=step_s,
@@ -63,7 +63,9 @@ class Speed:
     @property
     def rate_text(self) -> str:
         """Tokens per second and MFU: `4,096 tokens/s (12% padding), MFU 41%`."""
-        lost = f"{_percent(self.padding)} padding" + (f", {_percent(self.waiting)} waiting" if self.waiting else "")
+        lost = f"{_percent(self.padding)} padding" + (
+            f", {_percent(self.waiting)} waiting" if self.waiting is not None else ""
+        )
         tokens = f"{self.tokens_per_s:,.0f} tokens/s ({lost})" if self.tokens_per_s else ""
         mfu = f"MFU {_percent(self.mfu)}" if self.mfu else "MFU not known here"
         return ", ".join(text for text in (tokens, mfu) if text)

@@ -8,6 +8,7 @@ from typing import cast
 from planner.data.base import Progress, SampleDataset, no_progress
 from planner.data.longest import require_fitting, require_lengths
 from planner.data.samples import Feedback, Pair, Sample, Text
+from planner.data.source_stamps import placed
 from planner.errors import PlanError
 from planner.job import Job, batch_sizes
 from planner.job.step_schedule import total_steps
@@ -81,7 +82,8 @@ def length_costs(job: Job, counts: Sequence[int], progress: Progress = no_progre
     """
     if job.is_own:
         raise PlanError("--lengths: the samples of this job come from your own code, so their lengths are not known")
-    dataset, order = open_data(job, progress)
+    # By its absolute path, as a run opens it: then both take the same entries of the machine's cache.
+    dataset, order = open_data(job.model_copy(update={"data": placed(job.data)}), progress)
     require_lengths(dataset)
     require_fitting(job, dataset)
     size = job.batch.global_batch

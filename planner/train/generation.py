@@ -107,7 +107,7 @@ def _reference(generation: Generation, state: TrainState, note: WriteNote) -> Re
     """
     job, world, setup, start = generation.job, generation.world, generation.setup, generation.claim.start
     if job.reference.source != "cached":
-        reference = make_reference(job, setup.folders, world, generation.auto_attention)
+        reference = make_reference(job, setup.folders, world, generation.reference_attention)
         if isinstance(reference, FrozenReference):
             _check_reference(generation, reference.model)
         return reference
@@ -115,7 +115,7 @@ def _reference(generation: Generation, state: TrainState, note: WriteNote) -> Re
     has_first_weights = generation.is_fresh and job.reference.model is None
 
     def reference_model() -> nn.Module:
-        model = make_reference_model(job, setup.folders, world, generation.auto_attention)
+        model = make_reference_model(job, setup.folders, world, generation.reference_attention)
         _check_reference(generation, model)
         return model
 

@@ -100,6 +100,14 @@ class Generation:
         return attention_order(choices, None if is_anew else self.attention_before)
 
     @property
+    def reference_attention(self) -> tuple[str, ...]:
+        """The same for a reference that is another model: the policy's choice comes first, so that both keep it.
+
+        Attention is known once there is a policy.
+        """
+        return attention_order(self.auto_attention, self.setup.attention or None)
+
+    @property
     def attention_before(self) -> str | None:
         """What the run computed with until now. Empty if its commit does not say so, None without a commit."""
         manifest = self.claim.manifest

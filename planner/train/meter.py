@@ -26,6 +26,7 @@ from planner.train.world import World
 _SECOND, _FLOP_PER_S = 1e-6, 1e9
 _STATUS = Path("/proc/self/status")
 _NO_COSTS = StepCosts()
+_MOST_COUNT = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,8 +164,9 @@ class Meter:
             update_s=update_s,
             communication_s=communication_s,
             time_s=time.time(),
-            cost=pending.costs.samples,
-            round_cost=pending.costs.rounds,
+            # A figure must not end training: in a ledger, numbers have 63 bits.
+            cost=min(pending.costs.samples, _MOST_COUNT),
+            round_cost=min(pending.costs.rounds, _MOST_COUNT),
             num_rounds=pending.num_rounds,
         )
 

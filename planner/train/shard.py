@@ -89,6 +89,7 @@ def _make_hf(
         )
     )
     if model.chosen is not None:
+        world.require_equal("what model.attention auto became", model.chosen.attention)
         model.chosen = _with_lacking(model.chosen, auto_attention, choices)
     # Before layers are packed: weights are drawn in plain layers.
     bare = bare_copy(model)

@@ -5,10 +5,12 @@ from unittest import mock
 
 import pytest
 from test_hf_training import hf, hf_job, run_hf
+from test_objectives import sample_job
 from varlen_stand_in import stand_in
 from worker_functions import make_job, records, run_job
 
 from planner.errors import UserError
+from planner.job import Job
 
 pytestmark = pytest.mark.fsdp
 
@@ -181,3 +183,35 @@ def test_planners_own_model_in_bf16(workers, texts, tmp_path, recomputes):
         assert min(workers.run(run_own, world_size, job, url)) > 0
         found = [record["loss"] for record in records(url)]
         assert all(math.isclose(one, other, rel_tol=1e-3) for one, other in zip(found, expected, strict=True))
+
+
+def run_noted(rank, job, url, have_kernel, stop_at=None):
+    """As `run_auto`. Returns the attention of a reference that is another model."""
+    from planner.train.reference import frozen
+
+    make, made = frozen.make_model, []
+
+    def noted(*given, **settings):
+        made.append(make(*given, **settings))
+        return made[-1]
+
+    with mock.patch.object(frozen, "make_model", noted):
+        run_auto(rank, job, url, have_kernel, stop_at)
+    return [model.chosen.attention for model in made]
+
+
+def test_a_reference_keeps_its_attention_over_a_resume(workers, tiny_model, tmp_path):
+    """It takes what the policy takes. This policy drops some of its attention, which the kernel cannot."""
+    policy, other = str(tiny_model("llama", attention_dropout=0.1)), str(tiny_model("qwen2"))
+    plain = sample_job(tmp_path, "dpo", steps=2, eval={"samples": 0}, batch={"max_tokens": 120})
+    job = Job.model_validate(
+        plain.model_dump(by_alias=True, mode="json", exclude_unset=True)
+        | {
+            "model": {"kind": "hf", "path": policy, "context": 24},
+            "objective": {"kind": "dpo", "reference_model": other},
+        }
+    )
+    url = str(tmp_path / "run")
+    assert workers.run(run_noted, 1, job, url, (True,), 1) == [["sdpa"]]
+    assert workers.run(run_noted, 1, job, url, (True,)) == [["sdpa"]]
+    assert on_record(url)[0] == ["sdpa", "sdpa"]

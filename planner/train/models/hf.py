@@ -125,6 +125,8 @@ def _reads_row(model: HfCausal, num_tokens: int) -> bool:
     documents = torch.arange(num_tokens, device=next(model.parameters()).device)[None] // (num_tokens // 2 + 1)
     try:
         model(torch.ones_like(documents), documents)
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError:  # sizes that do not match
         return False
     return True
