@@ -58,7 +58,7 @@ def batches_of(kind, max_micro, *, is_packed):
     found = []
     for loader in loaders(kind, GLOBAL_BATCH, 2, max_micro):
         make_batch = partial(loader.make_batch, is_packed=is_packed)
-        found += dataclasses.replace(loader, make_batch=make_batch).load(CURSOR)
+        found += dataclasses.replace(loader, make_batch=make_batch).load(CURSOR).batches
     return found
 
 
