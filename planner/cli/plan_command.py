@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli.activity import progress_bar
 from planner.cli.counts import parse_counts
 from planner.cli.options import (
     JobArgument,
@@ -113,6 +112,7 @@ def _more_keys(
 
 
 def _length_costs(job: Job, counts: list[int]) -> "StepLengths":
+    from planner.cli.activity import progress_bar
     from planner.runner.length_costs import length_costs  # loads numpy and the data, which other plans do not need
 
     with progress_bar("data checked") as progress:

@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 from pages import ROOT
-from typed import Reader
+from typed import Reader, own_modules
 
 RECIPE = """\
 python -u train.py model=pythia69 datasets=[hh] loss=sft exp_name=sft gradient_accumulation_steps=2 batch_size=64 \\
@@ -59,7 +59,8 @@ def train(folder, name, job, overrides):
     spec = read_job(folder / job, overrides)
     if spec.is_own:  # its path is relative to the folder
         spec = spec.model_copy(update={"data": spec.data.model_copy(update={"path": str(folder / spec.data.path)})})
-    with tempfile.TemporaryDirectory() as rendezvous, mock.patch.object(sys, "path", [*sys.path]):
+    paths = mock.patch.object(sys, "path", [*sys.path])
+    with tempfile.TemporaryDirectory() as rendezvous, paths, own_modules():
         dist.init_process_group("gloo", init_method=f"file://{rendezvous}/file", rank=0, world_size=1)
         try:
             train_generation(Launch(job=spec, url=str(folder / "runs" / name)), cpu_device, Hooks())

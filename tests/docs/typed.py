@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
@@ -59,8 +60,10 @@ class Reader:
 
     def type(self, text: str) -> Answer:
         """Type a command. A job or a run of the page that is not there is made first, except `no-such-run`."""
-        for module in ("own_loop", "my_loop"):  # each checkout has its own, and planner refuses two of one name
-            sys.modules.pop(module, None)
+        with own_modules():
+            return self._typed(text)
+
+    def _typed(self, text: str) -> Answer:
         text = re.sub(r"\b[A-Z]+\b", lambda found: _STAND_INS.get(found[0], found[0]), text)
         if _LOOKS_AT_RUNS.match(text):
             for run in re.findall(r"\bruns/(?!no-such)[\w-]+", text):
@@ -72,6 +75,18 @@ class Reader:
         if _SMALL_JOBS.match(text):
             _copy(self.words_data, self.checkout / "data" / "words")
         return type_in(self.checkout, text)
+
+
+@contextmanager
+def own_modules():
+    """Loops are imported anew, and forgotten: each checkout has its own, and planner refuses two of one name."""
+    for module in (names := ("own_loop", "my_loop")):
+        sys.modules.pop(module, None)
+    try:
+        yield
+    finally:
+        for module in names:
+            sys.modules.pop(module, None)
 
 
 def _copy(there: Path, here: Path) -> None:

@@ -213,17 +213,17 @@ def in_memory(data, model, _progress=None):
 
 
 def run_hf(rank, job, url, stop_at=None):
-    from planner.provenance import identity
+    from planner.data import open as opening
     from planner.train.reference import frozen
 
-    before, make_model = identity.open_dataset, frozen.make_model
-    identity.open_dataset = in_memory
+    before, make_model = opening.open_dataset, frozen.make_model
+    opening.open_dataset = in_memory
     if job.objective.reference_model is None:
         frozen.make_model = None  # no second model is wanted
     try:
         return run_job(rank, job, url, stop_at)
     finally:
-        identity.open_dataset, frozen.make_model = before, make_model
+        opening.open_dataset, frozen.make_model = before, make_model
 
 
 @pytest.mark.parametrize("name", ["dpo", pytest.param("kto", marks=pytest.mark.slow)])
