@@ -18,6 +18,7 @@ STORED: Mapping[str, int] = MappingProxyType(
         "manifests": 1,
         "held": 1,
         "status": 1,
+        "footprints": 1,
         "failure": 1,
         "reference": 1,
         "samples": 1,
