@@ -23,6 +23,7 @@ STORED: Mapping[str, int] = MappingProxyType(
         "reference": 1,
         "samples": 1,
         "tokens": 2,
+        "rates": 1,
         "tracking": 1,
         "trl": 1,
     }
