@@ -1,7 +1,7 @@
 """What a job needs of a worker's memory, and whether that fits into a GPU. Pure: others have measured the model."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from planner.job.compute import VARLEN, compute_rule, packing_setting
@@ -12,8 +12,9 @@ from planner.job.model import GptModel, HfModel, OwnModel
 from planner.job.objectives.lm import LmObjective
 from planner.job.objectives.sft import SftObjective
 from planner.job.optimizer import AdamW, OwnOptimizer, optimizer_tensors
-from planner.plan import Plan
+from planner.plan import BatchSizes, Plan, make_plan
 from planner.plan.by_length import ByLength
+from planner.plan.factory import MAX_MICRO
 from planner.plan.memory import Footprint, MemoryRules, SampleSize, WorkerMemory, worker_memory
 from planner.plan.plan import ceil_div
 
@@ -160,7 +161,17 @@ def micro_batches(plan_share: int, most: int) -> Iterator[int]:
     A share of 10 samples: 10 in one round, 5 in two, 4 in three, 3 in four, 2 in five, 1 in ten.
     """
     size = min(plan_share, most)
-    while size >= 1:
+    while size > 1:
         yield size
-        rounds = ceil_div(plan_share, size)
-        size = ceil_div(plan_share, rounds + 1) if rounds < plan_share else 0
+        rounds = ceil_div(plan_share, size - 1)
+        size = ceil_div(plan_share, rounds)
+    yield 1
+
+
+def largest_micro(memory: JobMemory, sizes: BatchSizes, world_size: int, gpu_bytes: int) -> int:
+    """The largest micro-batch in samples that fits a GPU and saves a round. 0 if one sample does not fit."""
+    share = make_plan(replace(sizes, max_micro=MAX_MICRO), world_size).step_cost
+    for size in micro_batches(share, MAX_MICRO):
+        if gpu_need(memory, make_plan(replace(sizes, max_micro=size), world_size), gpu_bytes).total <= gpu_bytes:
+            return size
+    return 0

@@ -24,7 +24,7 @@ from planner.job.memory import needs_second_model
 from planner.plan.commit_size import FLOAT32_BYTES
 from planner.plan.memory import Footprint, Live, Pass, SampleSize, Unit, Units
 from planner.train.models import private
-from planner.train.models.four_bit import quantize
+from planner.train.models.four_bit import own_tables, quantize
 from planner.train.models.gpt import Gpt
 from planner.train.models.head import Targets, full_chunks, sized_for
 from planner.train.models.hf import HfCausal, build_on_meta
@@ -52,7 +52,7 @@ def footprint(
         other = _model(reference or folder or job.model, job.train)
         second = _units(other.requires_grad_(requires_grad=False), job.train)
     units = _units(model, job.train)
-    with FakeTensorMode(), private.without_packed_rows(), sized_for(device):
+    with FakeTensorMode(), own_tables(), private.without_packed_rows(), sized_for(device):
         _fake(model, job.train)
         measured = tuple((count, _pass(model, sample, count)) for count in _counts(model, sample, device))
     return Footprint(units=units, reference=second, sample=sample, measured=measured)
