@@ -22,7 +22,7 @@ Device = Literal["cuda", "cpu"]
 
 # Measured on an H100 with torch 2.11 (`memory` in bench/results/gpu.json).
 _CUBLAS_BYTES = 2 * 2**25
-_CUDA_BYTES = 2**29
+_CUDA_BYTES = 900 * 10**6
 # Of what its tensors need, that torch's allocator holds and cannot use.
 _SLACK = 0.05
 # Assumed: buffers of NCCL's channels between GPUs.
