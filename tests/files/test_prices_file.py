@@ -53,7 +53,7 @@ def test_a_list_by_hand(tmp_path):
         ("gpus: {l4: {on_demand: 1, gpus_per_node: 0}}", "gpus.l4.gpus_per_node: found 0"),
         ("gpu: {}\ngpus: {l4: {spot: 1}}", "gpu: found an empty section. There is no such key"),
         (HEADER, "found no price of a GPU"),
-        (HEADER + "a,L4,1,4,16,,free,,r,z\n", 'line 2, Price: found "free". Write a number of 0 or more, or nothing'),
+        (HEADER + "a,L4,1,4,16,,free,,r,z\n", 'line 2, Price: found "free". Write a number from 0 to 10^9, or nothing'),
         (HEADER + "a,L4,1,4,16,,nan,,r,z\n", 'line 2, Price: found "nan"'),
         ("InstanceType,Price\na,1\n", "found a table without the column AcceleratorName"),
     ],

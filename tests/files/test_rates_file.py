@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from planner.errors import UserError
 from planner.files.rates_file import rates_text, read_rates
-from planner.plan import BatchSizes
+from planner.plan import BatchSizes, make_plan
 from planner.plan.rates import Rates, SizeTimes
 from planner.plan.step_time import NOTHING, StepModel, Term, Traffic
 
@@ -49,7 +49,7 @@ def test_what_is_written_is_read_back(tmp_path):
     assert read(tmp_path, rates_text(RATES)) == RATES
 
 
-@given(values=st.lists(st.floats(0, 1e6), min_size=6, max_size=6))
+@given(values=st.lists(st.just(0.0) | st.floats(1e-9, 1e6), min_size=6, max_size=6))
 def test_every_number_survives(tmp_path_factory, values):
     """Bandwidths are written in GB/s and read as seconds per byte, so they may lose the last bit."""
     sample, each_round, fixed, in_node, between, commits = (Term(value=v, source="assumed") for v in values)
@@ -103,6 +103,8 @@ def test_one_bandwidth_counts_at_both_levels(tmp_path):
         ({"terms": {}}, "terms.sample_s: found nothing. Write a section with value and source"),
         ({"terms": {"sample_s": {"value": -1}}}, "terms.sample_s.value: found -1 (a whole number). Write a finite"),
         ({"terms": {"sample_s": {"value": ".nan"}}}, "Write a finite number of 0 or more"),
+        ({"terms": {"sample_s": {"value": 1e300}}}, "Write a finite number of 0 or more"),
+        ({"terms": {"sample_s": {"value": 10**400}}}, "Write a finite number of 0 or more"),
         ({"terms": {"sample_s": {"value": 0}}}, "terms.sample_s: found a section with the keys value. A step would"),
         (
             {"terms": {"sample_s": {"value": 1, "source": "guess"}}},
@@ -123,6 +125,28 @@ def test_a_wrong_file_says_where_and_what_to_write(tmp_path, change, error):
         read(tmp_path, yaml.safe_dump(values))
     assert str(caught.value).startswith(f"{tmp_path}/rates.yaml: ")
     assert error in str(caught.value)
+
+
+numbers = st.sampled_from([0, 1e-300, 1e-30, 1e-3, 1, 1e6, 1e30])
+
+
+@given(values=st.lists(numbers, min_size=8, max_size=8))
+def test_whatever_is_read_gives_finite_times(tmp_path_factory, values):
+    """The least and the greatest numbers that are read, in any combination."""
+    terms = ("sample_flops", "flops_per_s", "round_s", "fixed_s", "in_node_gbps", "commit_s")
+    text = yaml.safe_dump(
+        {
+            **yaml.safe_load(HAND),
+            "terms": {name: {"value": value} for name, value in zip(terms, values, strict=False)},
+            "traffic": {"gather_bytes": values[6], "reduce_bytes": values[7]},
+        }
+    )
+    try:
+        rates = read(tmp_path_factory.getbasetemp(), text)
+    except UserError:
+        return
+    plan = make_plan(BatchSizes(global_batch=2**20, max_micro=1), 2)
+    assert 0 < rates.speeds(rates.sizes).seconds_per_step(plan) < 1e200
 
 
 @pytest.mark.parametrize(
