@@ -19,6 +19,7 @@ STORED: Mapping[str, int] = MappingProxyType(
         "held": 1,
         "status": 1,
         "failure": 1,
+        "caps": 1,
         "reference": 1,
         "samples": 1,
         "tokens": 2,

@@ -41,7 +41,7 @@ def make(observers, controller, room=()):
     from planner.dispatch.ray_internal.reporter import Reporter
 
     autoscaler = SimpleNamespace(room=lambda: dict.fromkeys(room, 1))
-    return observers.Observer(controller, Reporter(controller, "l"), autoscaler, "l")
+    return observers.Observer(controller, Reporter(controller, "l", ""), autoscaler, "l")
 
 
 @pytest.fixture
