@@ -164,7 +164,7 @@ def test_a_bitwise_run_ends_and_says_what_to_write(tmp_path):
 def test_a_second_one_in_the_optimizer_ends_the_run(tmp_path):
     """The first lowers the cap, and is done again. A lower cap did not help then."""
     job = job_of(tmp_path, steps=6, workers=2)
-    plant(tmp_path, [(1, "optimizer", 0), (2, "optimizer", 1)])
+    plant(tmp_path, [(4, "optimizer", 0), (5, "optimizer", 1)])
     with pytest.raises(TrainingFailed, match=r"for the second time there, with batch\.max_micro: 16"):
         fit(job, hooks=partial(planted_hooks, str(tmp_path)))
     assert raised(tmp_path) == [0, 1]
