@@ -22,8 +22,9 @@ def _worker_died(event: failures.WorkerDied) -> str:
 
 
 def memory_text(error: str) -> str:
-    """An error's text, if a GPU had no memory left, with what to lower. Empty for other errors."""
-    if "out of memory" not in error.lower():  # torch.OutOfMemoryError, and CUDA's own where torch asks for none
+    """An error's text, if a device had no memory left, with what to lower. Empty for other errors."""
+    # torch.OutOfMemoryError, CUDA's own where torch asks for none, and that of torch's allocator on the CPU.
+    if not any(text in error.lower() for text in ("out of memory", "can't allocate memory")):
         return ""
     # Of torch's text, the first two sentences have the numbers. The rest is for people who tune its allocator.
     told = ". ".join(error.splitlines()[0].split(". ")[:2]).rstrip(".")
