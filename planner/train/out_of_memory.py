@@ -36,6 +36,7 @@ from planner.train.world import device_kind
 _PLACES: dict[CodeType, MemoryPlace] = {
     Updater.update.__code__: "optimizer",
     Journal.evaluate.__code__: "evaluation",
+    Step.micro_batches.__code__: "backward",  # itself, not the caller's code between two of them: the sums are made
     Step.backward_part.__code__: "backward",
     Loop.settle.__code__: "backward",
     Saves.save.__code__: "saving",

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 from live_runs import fit, make_job, messages, records, run_of
-from planted_memory import PLACES, plant, planted_hooks, raised
+from planted_memory import ASKED_BYTES, PLACES, plant, planted_hooks, raised
 from verifiers import run_script
 
 from planner.errors import TrainingFailed
@@ -124,7 +124,7 @@ def test_one_at_each_place_costs_no_sample(tmp_path):
         (place, rank, "CPU") for _, place, rank in faults
     ]
     assert [(each.reason.max_micro, each.max_micro) for each in told] == [(32, 16), (16, 8), (8, 4), (4, 2), (2, 1)]
-    assert {each.reason.asked_bytes for each in told} == {2**30}
+    assert {each.reason.asked_bytes for each in told} == {ASKED_BYTES}
     is_sound(job)
     ends_at_the_weights_of_an_undisturbed_run(job, tmp_path)
     longer = job.model_copy(update={"train": job.train.model_copy(update={"steps": 11})})
@@ -160,6 +160,7 @@ def test_a_bitwise_run_ends_and_says_what_to_write(tmp_path):
     assert read_caps(run_of(job).storage) is None
 
 
+@pytest.mark.slow  # the decision is tested without Ray, too
 @pytest.mark.usefixtures("cluster")
 def test_a_second_one_in_the_optimizer_ends_the_run(tmp_path):
     """The first lowers the cap, and is done again. A lower cap did not help then."""

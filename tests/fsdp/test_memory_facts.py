@@ -5,11 +5,13 @@ import weakref
 from dataclasses import replace
 
 import pytest
+import torch
 from own_loops import HEAD, own_job
-from planted_memory import Planter, plant
-from worker_functions import make_job
+from planted_memory import ASKED_BYTES, Planter, plant
+from verifiers import audited, run_script
+from worker_functions import make_job, records
 
-from planner.base.memory_errors import OutOfMemory
+from planner.base.memory_errors import OutOfMemory, memory_error_in
 from planner.plan.lowered_caps import Caps, LoweredCap, LoweredCaps
 from planner.train.generation import train
 from planner.train.hooks import Hooks
@@ -69,7 +71,7 @@ def test_it_tells_place_caps_and_largest_micro_batch_and_holds_no_model(workers,
     job = make_job(texts, max_micro=4, eval={"samples": 5, "every": 2})
     facts = facts_of(workers, tmp_path, job, place)
     assert (facts.device, facts.place, facts.max_micro, facts.max_tokens) == ("CPU", place, 4, None)
-    assert (facts.samples, facts.asked_bytes) == (3 if place == "evaluation" else 4, 2**30)
+    assert (facts.samples, facts.asked_bytes) == (3 if place == "evaluation" else 4, ASKED_BYTES)
     assert "DefaultCPUAllocator: can't allocate memory" in facts.error
 
 
@@ -133,3 +135,39 @@ def test_a_group_trains_with_the_caps_of_its_devices(workers, texts, tmp_path):
         folder = tmp_path / str(number)
         folder.mkdir()
         assert facts_of(workers, folder, job, "forward", caps).max_micro == in_force
+
+
+def with_caps(_rank, job, url, caps, stop_at):
+    """A generation of a group whose run has lowered these caps."""
+    hooks = Hooks(caps=lambda: caps, should_stop=lambda step: step >= stop_at)
+    return train(Launch(job=job, url=url), cpu_device, hooks).step
+
+
+@pytest.mark.parametrize("max_tokens", [None, 120])
+def test_a_run_with_lowered_caps_is_audited_and_has_the_same_losses(workers, texts, tmp_path, max_tokens):
+    """From step 3 on, with another number of workers. Both audits derive who computed what by the lower caps."""
+    batch = {"global": 13, "max_micro": 6, "max_tokens": max_tokens}
+    job = make_job(texts, batch=batch, eval={"samples": 5, "every": 2})
+    of, now = Caps(max_micro=6, max_tokens=max_tokens), Caps(max_micro=2, max_tokens=max_tokens and 50)
+    caps = LoweredCaps(of=of, lowered=(LoweredCap(device="CPU", place="loss", was=of, now=now),))
+    plain, lowered = str(tmp_path / "plain"), str(tmp_path / "lowered")
+    workers.run(with_caps, 2, job, plain, None, 6)
+    assert workers.run(with_caps, 2, job, lowered, None, 3) == [3, 3]
+    assert workers.run(with_caps, 3, job, lowered, caps, 6) == [6, 6, 6]
+    headers = records(lowered, "generation")
+    assert [(header["max_micro"], header.get("max_tokens")) for header in headers] == [
+        (6, max_tokens),
+        (2, max_tokens and 50),
+    ]
+    losses = [[each["loss"] for kind in ("step", "eval") for each in records(url, kind)] for url in (plain, lowered)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    found = audited(lowered)
+    assert (found.clean, found.lost, found.repeated) == (True, 0, 0), found.findings
+    code, output = run_script(lowered)
+    assert code == 0, output
+
+
+def test_torchs_errors_of_cuda_are_recognized():
+    """By the types that torch raises, on a machine without CUDA, too."""
+    for kind in (torch.OutOfMemoryError, torch.AcceleratorError):
+        assert memory_error_in(kind("CUDA error: out of memory")) is not None
