@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 from live_runs import fit, make_job, messages, records, run_of
+from own_loops import HEAD, own_job
 from planted_memory import ASKED_BYTES, PLACES, plant, planted_hooks, raised
 from verifiers import run_script
 
@@ -26,6 +27,13 @@ from planner.train.hooks import Hooks
 from planner.train.setup import Launch
 from planner.train.world import cpu_device
 
+OWN_LOOP = f"""{HEAD}
+def train(run):
+    model, optimizer = made(run)
+    for step in run.steps(model, optimizer, evaluate=lambda batch: errors(model, batch).sum()):
+        for batch in step.micro_batches():
+            step.backward(errors(model, batch).sum())
+"""
 _WORKERS = 4
 _MAX_MICRO = 32
 
@@ -172,3 +180,21 @@ def test_a_second_one_in_the_optimizer_ends_the_run(tmp_path):
     assert any("goes on with batch.max_micro: 16" in message for message in messages(run_of(job)))
     found = audit(run_of(job))
     assert found.clean, found.findings
+
+
+@pytest.mark.slow  # what such a loop tells is tested without Ray, too
+@pytest.mark.usefixtures("cluster")
+def test_a_loop_of_the_users_own_goes_on(tmp_path):
+    """It needs nothing for it."""
+    file = tmp_path / "oom_loop.py"
+    file.write_text(OWN_LOOP)
+    batch, ends = {"global": 24, "max_micro": 8}, {"path": str(tmp_path / "run"), "every": 3}
+    job = own_job(
+        file, batch=batch, checkpoint=ends, train={"steps": 8}, eval={"samples": 5, "every": 2}, workers={"min": 3}
+    )
+    job = job.model_copy(update={"workers": job.workers.model_copy(update={"max": 3})})
+    trains_with(job, tmp_path, [(2, "forward", 1), (4, "backward", 0), (6, "evaluation", 2)])
+    assert [each.max_micro for each in lowerings(job)] == [4, 2, 1]
+    found = audit(run_of(job), code=str(file))
+    assert found.clean, found.findings
+    assert (found.lost, found.repeated, found.steps) == (0, 0, 8)

@@ -7,12 +7,13 @@ from made_up_groups import elastic_controller, group_on, poll, silent_controller
 
 from planner.base import memory_errors
 from planner.base.user_errors import CodeError, UserCodeFailed
-from planner.dispatch import worker
+from planner.dispatch import launch, worker
 from planner.dispatch.mailbox import PARKED
 from planner.errors import TrainingFailed
 from planner.events.failures import StartFailed
-from planner.plan.lowered_caps import Caps
-from planner.store.lowered_caps import caps_of_text, read_caps
+from planner.plan.lowered_caps import Caps, LoweredCaps
+from planner.store.lowered_caps import CAPS_FILE, caps_of_text, keep_caps, read_caps
+from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 
 pytestmark = pytest.mark.usefixtures("ray_environment")
@@ -263,3 +264,13 @@ def test_a_worker_that_learns_of_no_caps_trains_with_the_jobs(monkeypatch, found
 
     monkeypatch.setattr(worker, "kv_get", kv_get)
     assert worker.lowered_caps("l") is None
+
+
+def test_a_later_launch_begins_with_the_kept_caps(tmp_path):
+    """And with none if they cannot be read."""
+    run = RunFolder(Storage(str(tmp_path)))
+    assert launch._lowered_caps(run) is None
+    keep_caps(run.storage, found := LoweredCaps(of=Caps(max_micro=4)))
+    assert launch._lowered_caps(run) == found
+    (tmp_path / CAPS_FILE).write_text("{")
+    assert launch._lowered_caps(run) is None
