@@ -122,6 +122,13 @@ PIECES = (
         seconds=170,
     ),
     Piece(
+        name="memory",
+        what="predicted memory beside what training takes, and the largest micro-batch that fits",
+        script="memory.py",
+        needs=(*_PLANNER, "transformers", "peft"),
+        seconds=200,
+    ),
+    Piece(
         name="bitwise",
         what="what exact sums cost beside FSDP's own: time, bytes, memory",
         script="bitwise.py",

@@ -18,11 +18,13 @@ STORED: Mapping[str, int] = MappingProxyType(
         "manifests": 1,
         "held": 1,
         "status": 1,
+        "footprints": 1,
         "failure": 1,
         "caps": 1,
         "reference": 1,
         "samples": 1,
         "tokens": 2,
+        "rates": 1,
         "tracking": 1,
         "trl": 1,
     }

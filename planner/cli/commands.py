@@ -30,6 +30,7 @@ COMMANDS = {
     "track": (
         "Send the steps that a run's trackers lack: after a server was down, or to one that its job does not name."
     ),
+    "fit": "Fit seconds per step to what a run has measured, and write a rates file for `planner plan --rates`.",
     "export": (
         "Write a commit in the Hugging Face layout (safetensors, configuration, tokenizer), or adapters in peft's."
     ),
@@ -43,7 +44,7 @@ COMMANDS = {
 # The panels of the overview, and the commands in each.
 PANELS = {
     "Start": ("init", "plan", "run", "demo"),
-    "Look at a run": ("runs", "show", "watch", "report", "audit", "track", "export"),
+    "Look at a run": ("runs", "show", "watch", "report", "audit", "fit", "track", "export"),
     "Recipes of other systems": ("check", "convert"),
     "On a cluster": ("probe", "submit", "notice-agent"),
     "Prepare and verify": ("prepare", "verify", "schema"),
@@ -66,6 +67,7 @@ _KEPT = {
     "probe": "Files of the probe are removed, unless the line above names them",
     "track": "What was sent stays. The same command goes on from there",
     "report": "The page is written last",
+    "fit": "The file is written last",
     "init": "The file is written last",
     "convert": "The file is written last",
 }

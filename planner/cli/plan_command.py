@@ -16,18 +16,25 @@ from planner.cli.options import (
     require_rate,
     terminal_width,
 )
+from planner.errors import UserError
 from planner.job import Job, workers_of
 from planner.job.compute import ComputeRule, compute_rule
 from planner.job.step_schedule import conversions
 from planner.plan import Plan
 from planner.plan.commit_size import CommitSize, NotKnown
+from planner.plan.gpu_kinds import gpu_kind
+from planner.plan.surplus import advice
 from planner.report.commit_text import commit_keys, plan_lines
 from planner.report.compute_text import compute_text, compute_value
+from planner.report.cost_text import Costs, cost_columns, cost_keys, cost_lines, plan_costs, surplus_lines
 from planner.report.length_table import length_keys, length_lines
+from planner.report.memory_text import PlanMemory, memory_columns, memory_keys, memory_lines, plan_memory
 from planner.report.plan_table import plan_json, plan_table
 from planner.report.text_columns import wrapped
 from planner.runner.commit_size import commit_size
 from planner.runner.job_argument import plans, read_job
+from planner.runner.memory import memory_of
+from planner.runner.plan_rates import plan_rates
 from planner.wording.event_text import text_of
 
 if TYPE_CHECKING:
@@ -52,6 +59,21 @@ def plan(
         typer.Option(metavar="FILE", help="a `ray up` or KubeRay file: show the counts that it reaches, with nodes"),
     ] = None,
     storage_gbps: StorageOption = None,
+    rates: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="what `planner fit RUN` wrote: show seconds per step and tokens per second"),
+    ] = None,
+    prices: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="your price list (a SkyPilot catalog, or YAML): show dollars per step, per million tokens and per run",
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="show whether the job fits such a GPU: h100-80g, L4, or its memory as 24g"),
+    ] = None,
     lengths: Annotated[
         bool, typer.Option("--lengths", help="read the data, and show what steps cost by the lengths of their samples")
     ] = False,
@@ -64,6 +86,7 @@ def plan(
     Example: planner plan job.yaml --gpus 1-16
     """
     require_rate(storage_gbps)
+    _require_rates(rates, prices)
     spec = read_job(job, set_ or [])
     asked = None if gpus is None else parse_counts(gpus)
     there = None if cluster is None else _on_cluster(cluster, spec, asked)
@@ -73,25 +96,34 @@ def plan(
     on_a_node = None if there is None else there.workers_on_a_node
     compute = compute_rule(spec, on_gpu=bool(spec.workers.gpus))
     by_length = _length_costs(spec, [plan.world_size for plan in found]) if lengths else None
+    timed = None if rates is None else plan_rates(spec, rates, prices, gpu, _most_on_a_node(on_a_node))
+    costs = None if timed is None else plan_costs(timed, found)
+    memory = None if gpu is None else _memory(spec, found, gpu)
     if as_json:
-        more = partial(_more_keys, compute, size, storage_gbps, on_a_node, by_length)
+        more = partial(_more_keys, compute, size, storage_gbps, on_a_node, by_length, costs, memory)
         typer.echo(plan_json(found, mixes, more, sample_tokens=spec.data.sample_tokens(spec.model)))
         return
     width = terminal_width()
     heading = [*_heading(spec), *([] if there is None else [there.line]), f"compute: {compute_text(compute)}"]
     typer.echo("\n".join(line for text in heading for line in wrapped(text, width)))
-    header, *rows = plan_table(found, width, mixes, sample_tokens=spec.data.sample_tokens(spec.model))
+    extra = [
+        *([] if timed is None or costs is None else cost_columns(timed, costs)),
+        *([] if memory is None or isinstance(memory, NotKnown) else memory_columns(memory)),
+    ]
+    header, *rows = plan_table(found, width, mixes, extra=extra, sample_tokens=spec.data.sample_tokens(spec.model))
     typer.echo()
     print_heading(header)
     typer.echo("\n".join(rows))
     typer.echo()
     counts = [plan.world_size for plan in found]
-    for text in plan_lines(spec, size, counts, storage_gbps, on_a_node):
+    lines = [] if timed is None or costs is None else cost_lines(timed, found, costs)
+    of_memory = [] if memory is None else memory_lines(memory)
+    for text in [*lines, *of_memory, *plan_lines(spec, size, counts, storage_gbps, on_a_node)]:
         typer.echo("\n".join(wrapped(text, width)))
     if by_length is not None:
         typer.echo("\n".join(["", *length_lines(by_length, width)]))
     notes = () if there is None else there.notes
-    for note in filter(None, (_outside(spec, counts), *notes)):
+    for note in filter(None, (*surplus_lines(found, costs), _outside(spec, counts), *notes)):
         typer.echo("\n".join(["", *wrapped(note, width, later="")]))
 
 
@@ -101,14 +133,41 @@ def _more_keys(
     storage_gbps: float | None,
     on_a_node: Mapping[int, int] | None,
     by_length: "StepLengths | None",
+    costs: Costs | None,
+    memory: PlanMemory | NotKnown | None,
     plan: Plan,
 ) -> dict[str, object]:
     most = None if on_a_node is None else on_a_node[plan.world_size]
     return {
         "compute": compute_value(compute),
         **commit_keys(size, plan.world_size, storage_gbps, most),
+        "surplus": advice(plan),
         **({} if by_length is None else length_keys(by_length, plan.world_size)),
+        **({} if costs is None else cost_keys(costs[plan.world_size])),
+        **({} if memory is None else memory_keys(memory, plan.world_size)),
     }
+
+
+def _memory(job: Job, found: list[Plan], gpu: str) -> PlanMemory | NotKnown:
+    """What each row needs of a GPU."""
+    kind = gpu_kind(gpu)
+    memory = memory_of(job, "cuda", lambda text: typer.echo(text, err=True))
+    return memory if isinstance(memory, NotKnown) else plan_memory(job, memory, found, kind)
+
+
+def _require_rates(rates: str | None, prices: str | None) -> None:
+    """Check that no option lacks the one that it needs.
+
+    Raises:
+        UserError: there are prices without rates.
+    """
+    if prices is not None and rates is None:
+        raise UserError("--prices needs seconds per step. Write --rates with a file that planner fit RUN wrote")
+
+
+def _most_on_a_node(on_a_node: Mapping[int, int] | None) -> int | None:
+    """The most workers on one node of the cluster. None without a cluster."""
+    return max(on_a_node.values()) if on_a_node else None
 
 
 def _length_costs(job: Job, counts: list[int]) -> "StepLengths":

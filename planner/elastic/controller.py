@@ -183,7 +183,10 @@ class ElasticController:
         else:
             # The first step of a group is slower: caches, compilation and, in `bitwise`, a repetition.
             history = self.history.after_step(
-                int(metrics["world_size"]), float(metrics["seconds"]), float(metrics["step_cost"])
+                int(metrics["world_size"]),
+                float(metrics["seconds"]),
+                float(metrics["step_cost"]),
+                float(metrics.get("communication_s", 0.0)),
             )
             self._know_history(history)
 

@@ -36,6 +36,8 @@ class MeasuredStep(NamedTuple):
     seconds: float
     cost: float
     """as `step_cost` in the reports of `planner.train.step_records`: by length it differs from step to step"""
+    waited: float = 0.0
+    """the part of it in collectives, as a fraction. 0 if not known"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,9 +160,13 @@ class History:
         """
         return self.copy.seconds * max(1.0, self.copy.world_size / world_size)
 
-    def after_step(self, world_size: int, seconds: float, cost: float = 1.0) -> Self:
-        """A copy after a step of `seconds`, whose samples cost `cost`. Leave out steps whose time is not typical."""
-        known = (*self.steps.get(world_size, ()), MeasuredStep(seconds, cost))[-_REMEMBERED_STEPS:]
+    def after_step(self, world_size: int, seconds: float, cost: float = 1.0, waited_s: float = 0.0) -> Self:
+        """A copy after a step of `seconds`, whose samples cost `cost`. Leave out steps whose time is not typical.
+
+        `waited_s` is the part in collectives, also of a step shortly before. 0 if not known.
+        """
+        step = MeasuredStep(seconds, cost, min(waited_s / seconds, 1.0))
+        known = (*self.steps.get(world_size, ()), step)[-_REMEMBERED_STEPS:]
         return replace(self, steps={**self.steps, world_size: known})
 
     def after_first_step(self, world_size: int, seconds: float, since_start_s: float) -> Self:
@@ -170,12 +176,13 @@ class History:
 
     @property
     def speeds(self) -> Speeds:
-        """The median seconds per step of every world size seen, for a step of mean cost."""
+        """The median seconds per step of every world size seen, and in collectives, for a step of mean cost."""
         mean = self._mean_cost
         medians = {
-            size: median(seconds * (mean / cost) for seconds, cost in steps) for size, steps in self.steps.items()
+            size: median(step.seconds * (mean / step.cost) for step in steps) for size, steps in self.steps.items()
         }
-        return Speeds(measured=medians)
+        waited = {size: median(step.waited for step in steps) for size, steps in self.steps.items()}
+        return Speeds(measured=medians, waited={size: medians[size] * part for size, part in waited.items() if part})
 
     @property
     def _mean_cost(self) -> float:

@@ -1,5 +1,6 @@
-"""A mapping in a cluster file of Ray or KubeRay. Each key that planner needs is checked, the others are ignored."""
+"""A mapping in a file of rates, of prices, or of a cluster. Each key that planner needs is checked."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -77,6 +78,21 @@ class CheckedMapping:
             return value
         self.refuse(key, f"Write a whole number from 0 to 2**{num_bits} - 1")
         return 0
+
+    def number(self, key: str, fix: str, default: float | None = None, *, least: float = 0.0) -> float:
+        """The finite number of `least` or more at `key`. Without a default, the key is required.
+
+        YAML 1.1 takes `1e-3`, without a dot, for text. It is a number here.
+        """
+        value = self.values.get(key, default)
+        try:
+            found = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
+        except (ValueError, OverflowError):
+            found = math.nan
+        if least <= found < math.inf:
+            return found
+        self.refuse(key, fix)
+        return least
 
 
 def shown(value: Any) -> str:

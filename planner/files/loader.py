@@ -30,21 +30,21 @@ class Unreadable(Exception):
     """The file has no text that can be read. The message says what was found and what to do."""
 
 
-def read_text(path: str | Path, kind: str) -> str:
+def read_text(path: str | Path, kind: str, most_bytes: int = MAX_BYTES) -> str:
     """The file's text. `kind` names it in errors, such as `job file`.
 
     Raises:
-        Unreadable: there is no file, it is larger than 1 MiB, or it is not UTF-8 text.
+        Unreadable: there is no file, it is larger than `most_bytes` (1 MiB), or it is not UTF-8 text.
     """
     try:
-        return _decode(read_bounded(path, MAX_BYTES))
+        return _decode(read_bounded(path, most_bytes))
     except OSError as error:
-        raise Unreadable(_why_unread(error, kind)) from None
+        raise Unreadable(_why_unread(error, kind, most_bytes)) from None
     except ValueError:  # a NUL, or what the file system cannot encode
         raise Unreadable("found an impossible file name. Write the path of a file") from None
 
 
-def _why_unread(error: OSError, kind: str) -> str:
+def _why_unread(error: OSError, kind: str, most_bytes: int) -> str:
     one = f"an {kind}" if kind[:1] in "aeiou" else f"a {kind}"
     if isinstance(error, FileNotFoundError):
         return f"found no such file. Write the path of {one}"
@@ -53,7 +53,7 @@ def _why_unread(error: OSError, kind: str) -> str:
     if isinstance(error, PermissionError):
         return "found a file that you may not read. Give yourself permission to read it"
     if error.errno == errno.EFBIG:
-        return f"found more than {MAX_BYTES} bytes. Write the path of {one}, which has at most 1 MiB"
+        return f"found more than {most_bytes} bytes. Write the path of {one}, which has at most {most_bytes >> 20} MiB"
     if error.errno in {errno.EINVAL, errno.ENXIO}:  # ENXIO: a socket
         return "found a pipe or a device. Write the path of a regular file"
     return f"found a file that cannot be read ({printable(error.strerror or str(error))}). Write another path"

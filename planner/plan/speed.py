@@ -1,17 +1,14 @@
-"""Seconds per step at any world size: measured where the run had that size, fitted elsewhere."""
+"""Seconds per step at any world size: measured where the run had that size, by the step model elsewhere."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from statistics import fmean
+from typing import NamedTuple
 
 from planner.plan.plan import Plan
-
-# The prior of the fit: a tenth of a measurement which says that a step of no samples takes no time. With one measured
-# count it makes time proportional to cost. Two counts far apart overrule it. Two that are close together hold more
-# noise than slope, and hardly change it.
-_PRIOR_WEIGHT = 0.1
+from planner.plan.step_time import MeasuredSize, StepModel, fit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +21,10 @@ class Speeds:
 
     measured: Mapping[int, float] = field(default_factory=dict)
     """world size -> median seconds per step"""
+    waited: Mapping[int, float] = field(default_factory=dict)
+    """world size -> seconds of such a step in collectives. Only sizes where that is known"""
+    model: StepModel | None = None
+    """the step model, of a rates file. None: it is fitted to what is measured"""
     on_one_machine: bool = False
     """workers share one machine's cores. Fitted times assume that each node has its own cores."""
 
@@ -33,24 +34,22 @@ class Speeds:
                 raise ValueError(f"world size {world_size} has {seconds} s per step: it must be finite and above 0")
 
     def seconds_per_step(self, plan: Plan) -> float:
-        """Seconds per step of a plan: the measured median at its world size, else a fit by its step cost.
+        """Seconds per step of a plan: the measured median at its world size, else by the step model.
 
-        Between two measured costs the fit is linear. Beyond them it follows `t = fixed + per_sample * cost`, scaled to
-        meet the nearest measurement. With nothing measured it is one second per sample of cost, so only ratios mean
-        anything.
+        Between two measured costs it lies between their times, where the model puts it. Beyond them it is the model's
+        time, scaled to meet the nearest measurement. With nothing measured and no model it is one second per sample of
+        cost, so only ratios mean anything.
         """
         if plan.world_size in self.measured:
             return self.measured[plan.world_size]
-        points = self._by_cost(plan)
-        if not points:
-            return float(plan.work)
-        below = [point for point in points if point[0] <= plan.work]
-        above = [point for point in points if point[0] >= plan.work]
+        law = self.law(plan)
+        modelled, points = law.seconds_per_step(plan), self._by_cost(plan, law)
+        below = [point for point in points if point.cost <= plan.work]
+        above = [point for point in points if point.cost >= plan.work]
         if below and above:
-            return _between(below[-1], above[0], plan.work)
-        cost, seconds = below[-1] if below else above[0]
-        fixed_s, per_sample_s = _law(points)
-        return seconds * (fixed_s + per_sample_s * plan.work) / (fixed_s + per_sample_s * cost)
+            return _between(below[-1], above[0], plan.work, modelled)
+        nearest = next(iter([*below[-1:], *above[:1]]), None)
+        return modelled if nearest is None else nearest.seconds * modelled / nearest.modelled
 
     def most_seconds_per_step(self, plan: Plan) -> float:
         """Seconds per step that a limit must allow for: `seconds_per_step`, and no less than what the cost says.
@@ -58,42 +57,47 @@ class Speeds:
         Measured times may hardly depend on the cost, where collectives take most of a step. The fit then says the same
         of much larger costs. So beyond the largest measured cost, a step may take as much longer as its cost is larger.
         """
-        expected_s, points = self.seconds_per_step(plan), self._by_cost(plan)
-        if plan.world_size in self.measured or not points:
+        expected_s = self.seconds_per_step(plan)
+        if plan.world_size in self.measured or not self.measured:
             return expected_s
-        cost, seconds = points[-1]
-        return max(expected_s, seconds * plan.work / cost)
+        most = self._by_cost(plan, self.law(plan))[-1]
+        return max(expected_s, most.seconds * plan.work / most.cost)
 
-    def _by_cost(self, plan: Plan) -> list[tuple[float, float]]:
-        """`(work, mean seconds)` by rising cost. World sizes of equal work are one point."""
-        points = sorted((plan.at(world_size).work, seconds) for world_size, seconds in self.measured.items())
-        return [(cost, fmean(s for _, s in group)) for cost, group in groupby(points, key=lambda point: point[0])]
+    def law(self, plan: Plan) -> StepModel:
+        """The step model: the given one, or its fit to what is measured for plans of this job."""
+        return self.model or fit(
+            [
+                MeasuredSize(plan=plan.at(size), seconds=seconds, waited_s=self.waited.get(size))
+                for size, seconds in self.measured.items()
+            ]
+        )
+
+    def _by_cost(self, plan: Plan, law: StepModel) -> "list[_Point]":
+        """The measured sizes by rising cost. World sizes of equal work are one point."""
+        found = []
+        for world_size, seconds in self.measured.items():
+            there = plan.at(world_size)
+            found.append(_Point(there.work, seconds, law.seconds_per_step(there)))
+        groups = (list(group) for _, group in groupby(sorted(found), key=lambda point: point.cost))
+        return [
+            _Point(group[0].cost, fmean(p.seconds for p in group), fmean(p.modelled for p in group)) for group in groups
+        ]
 
 
-def _between(below: tuple[float, float], above: tuple[float, float], cost: float) -> float:
-    if below[0] == above[0]:
-        return below[1]
-    along = (cost - below[0]) / (above[0] - below[0])
-    return below[1] * (1 - along) + above[1] * along
+class _Point(NamedTuple):
+    """What was measured at one cost, and what the model says there. Both in seconds per step."""
+
+    cost: float
+    seconds: float
+    modelled: float
 
 
-def _law(points: list[tuple[float, float]]) -> tuple[float, float]:
-    """`(fixed, per_sample)` of `t = fixed + per_sample * cost`, by least squares over the points and the prior.
-
-    fixed        seconds of a step at any cost: the optimizer, collectives, a share of the commit. 0 or more
-    per_sample   seconds of forward and backward of one sample on one worker. 0 or more
-
-    No term rises with W (collectives over more workers), so the fit is optimistic far beyond the measured sizes, until
-    the first measurement there. Times that rise as the cost falls (workers that share a CPU) give `per_sample = 0`:
-    more workers promise no gain.
-    """
-    weighed = [(1.0, float(cost), seconds) for cost, seconds in points] + [(_PRIOR_WEIGHT, 0.0, 0.0)]
-    total = sum(w for w, _, _ in weighed)
-    mean_cost = sum(w * c for w, c, _ in weighed) / total
-    mean_s = sum(w * t for w, _, t in weighed) / total
-    spread = sum(w * (c - mean_cost) ** 2 for w, c, _ in weighed)
-    per_sample_s = max(0.0, sum(w * (c - mean_cost) * (t - mean_s) for w, c, t in weighed) / spread)
-    fixed_s = mean_s - per_sample_s * mean_cost
-    if fixed_s <= 0:
-        return 0.0, sum(w * c * t for w, c, t in weighed) / sum(w * c * c for w, c, _ in weighed)
-    return fixed_s, per_sample_s
+def _between(below: _Point, above: _Point, cost: float, modelled: float) -> float:
+    """The time at a cost between two measured ones: as far along as the model's time is, or as the cost is."""
+    if below.cost == above.cost:
+        return below.seconds
+    along = (cost - below.cost) / (above.cost - below.cost)
+    if below.modelled != above.modelled:
+        along = (modelled - below.modelled) / (above.modelled - below.modelled)
+    along = min(max(along, 0.0), 1.0)
+    return below.seconds * (1 - along) + above.seconds * along

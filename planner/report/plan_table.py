@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from planner.plan import Plan
@@ -22,6 +23,15 @@ Mixes = Mapping[int, "Mix"]
 """world size -> the nodes that it runs on"""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One more column of the table."""
+
+    title: str
+    cells: Mapping[int, str]
+    """world size -> text, for every row"""
+
+
 def split_text(shares: Iterable[tuple[int, int | str]]) -> str:
     """`4 x 19 + 3 x 18`: four workers with 19 samples each, three with 18."""
     return " + ".join(f"{count} x {samples}" for count, samples in shares)
@@ -37,6 +47,7 @@ def plan_table(
     width: int | None = None,
     mixes: Mixes | None = None,
     *,
+    extra: Sequence[Column] = (),
     sample_tokens: int | None = None,
 ) -> list[str]:
     """Return a header, then a row per world size, then what would be a note of several rows.
@@ -45,10 +56,12 @@ def plan_table(
         plans: one per row.
         width: columns of the terminal. Notes are wrapped to it. None leaves each row on one line.
         mixes: the nodes of each world size, for a column of its own, or for the notes if the column does not fit.
+        extra: more columns, which follow the plan's own.
         sample_tokens: tokens of each sample. None if that is not known.
     """
-    columns = _BITWISE_COLUMNS if any(plan.mode == "bitwise" for plan in plans) else _COLUMNS
-    rows = [columns, *map(_cells, plans)]
+    own = _BITWISE_COLUMNS if any(plan.mode == "bitwise" for plan in plans) else _COLUMNS
+    columns = (*own, *(column.title for column in extra))
+    rows = [columns, *((*_cells(plan), *(column.cells[plan.world_size] for column in extra)) for plan in plans)]
     lines = aligned(rows, left={2})
     shared = _shared(plans, sample_tokens)
     warnings = [[text for text in plan.notes(sample_tokens) if text not in shared] for plan in plans]

@@ -9,6 +9,8 @@ A row is packed by itself, so every worker packs the rows of its shard, and FSDP
     row of n weights    ->    ceil(n / 64) blocks of 32 bytes, two codes each, then ceil(n / 64) scales in float32
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -137,6 +139,21 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (packed,) = ctx.saved_tensors
         return grad @ unpack(packed, ctx.length, grad.dtype), None, None
+
+
+@contextmanager
+def own_tables() -> Iterator[None]:
+    """Have tables of its own within, for tensors without values, which must not meet others."""
+    _forget()
+    try:
+        yield
+    finally:
+        _forget()
+
+
+def _forget() -> None:
+    for table in (_boundaries, _pairs):
+        table.cache_clear()
 
 
 @cache

@@ -20,6 +20,7 @@ Shapes: N tokens with loss, D width, V vocabulary, C tokens of a chunk.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,27 @@ CHUNK_LOGITS = {"cpu": 2**26, "cuda": 2**28}
 _HEAD_LOGITS = {"cpu": 2**25, "cuda": 2**28}
 _BLOCK_LOGITS = {"cpu": 2**21, "cuda": 2**26}
 """kind of device -> most logits whose softmax is computed at once, in float32: 8 MiB and 256 MiB"""
+
+
+class _Sizes:
+    """The kind of device whose sizes count. None: the device of the tensors."""
+
+    as_on: str | None = None
+
+
+@contextmanager
+def sized_for(kind: str) -> Iterator[None]:
+    """Take the sizes for a kind of device wherever the tensors are, to find out what it would need."""
+    before, _Sizes.as_on = _Sizes.as_on, kind
+    try:
+        yield
+    finally:
+        _Sizes.as_on = before
+
+
+def full_chunks(vocabulary: int, kind: str) -> tuple[int, ...]:
+    """Numbers of tokens, rising, from which on a loss needs no more memory for a block and for a chunk."""
+    return tuple(max(most.get(kind, most["cpu"]) // vocabulary, 1) for most in (_BLOCK_LOGITS, CHUNK_LOGITS))
 
 
 def moved(tensor: Tensor, device: torch.device) -> Tensor:
@@ -90,7 +112,7 @@ def _at_places(values: Tensor, targets: Targets) -> Tensor:
 
 
 def _chunks(num_tokens: int, like: Tensor, most: dict[str, int], vocabulary: int) -> Iterator[slice]:
-    size = max(most.get(like.device.type, most["cpu"]) // vocabulary, 1)
+    size = max(most.get(_Sizes.as_on or like.device.type, most["cpu"]) // vocabulary, 1)
     for start in range(0, num_tokens, size):
         yield slice(start, min(start + size, num_tokens))
 

@@ -48,6 +48,23 @@ def mask_tokens(hf: Any) -> int | None:
     return min(sizes, default=None)
 
 
+@contextlib.contextmanager
+def without_packed_rows() -> Iterator[None]:
+    """Have transformers take each row for one text. It would make a mask for tensors whose values it cannot see."""
+    from transformers import masking_utils
+
+    name = "find_packed_sequence_indices"
+    before = vars(masking_utils).get(name)
+    if before is None:  # another version of transformers: sizes then have a mask too many
+        yield
+        return
+    setattr(masking_utils, name, lambda *_, **__: None)
+    try:
+        yield
+    finally:
+        setattr(masking_utils, name, before)
+
+
 def use_liger(hf: Any) -> None:
     """Replace a model's norms, rotary positions and feed-forward layers by Liger's kernels, in place.
 

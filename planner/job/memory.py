@@ -1,0 +1,177 @@
+"""What a job needs of a worker's memory, and whether that fits into a GPU. Pure: others have measured the model."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from planner.job.compute import VARLEN, compute_rule, packing_setting
+from planner.job.data_registry import data_spec_of
+from planner.job.gradient import accumulator_placement, gradient_rule
+from planner.job.job import Job
+from planner.job.model import GptModel, HfModel, OwnModel
+from planner.job.objectives.lm import LmObjective
+from planner.job.objectives.sft import SftObjective
+from planner.job.optimizer import AdamW, OwnOptimizer, optimizer_tensors
+from planner.plan import BatchSizes, Plan, make_plan
+from planner.plan.by_length import ByLength
+from planner.plan.factory import MAX_MICRO
+from planner.plan.memory import Footprint, MemoryRules, SampleSize, WorkerMemory, worker_memory
+from planner.plan.plan import ceil_div
+
+Device = Literal["cuda", "cpu"]
+
+# Measured on an H100 with torch 2.11 (`memory` in bench/results/gpu.json).
+_CUBLAS_BYTES = 2 * 2**25
+_CUDA_BYTES = 2**29
+# Of what its tensors need, that torch's allocator holds and cannot use.
+_SLACK = 0.05
+# Assumed: buffers of NCCL's channels between GPUs.
+_NCCL_BYTES = 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobMemory:
+    """A job's model as it was measured, and what its job does with it."""
+
+    found: Footprint
+    rules: MemoryRules
+    element_bytes: int
+    """per trained parameter, of gradient sums"""
+    row_tokens: int
+    """of a micro-batch by length: `batch.max_tokens`. 0 without it"""
+    mask_bytes_per_square: int
+    """bytes per pair of tokens in one row, of a mask that keeps documents apart. 0 without one"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuNeed:
+    """What one worker's process needs of its GPU."""
+
+    tensors: WorkerMemory
+    workspace: int
+    """of cuBLAS"""
+    slack: int
+    """of torch's allocator"""
+    outside: int
+    """of CUDA and NCCL"""
+
+    @property
+    def total(self) -> int:
+        """Bytes of the GPU."""
+        return self.allocated + self.slack + self.outside
+
+    @property
+    def allocated(self) -> int:
+        """Bytes that `torch.cuda.max_memory_allocated` would tell."""
+        return self.tensors.peak_bytes + self.workspace
+
+
+def sample_size(job: Job) -> SampleSize:
+    """The longest sample that the job allows."""
+    model = job.model
+    assert not isinstance(model, OwnModel)  # its loop makes its samples
+    return SampleSize(
+        rows=2 if data_spec_of(job.data).samples == "pairs" else 1,
+        tokens=job.data.sample_tokens(model) or model.context,
+        is_summed=isinstance(job.objective, LmObjective | SftObjective),
+    )
+
+
+def needs_second_model(job: Job) -> bool:
+    """Whether workers hold a frozen reference beside the trained model while they train."""
+    is_adapted = isinstance(job.model, HfModel) and job.model.lora is not None
+    return job.reference.source == "model" and (job.reference.model is not None or not is_adapted)
+
+
+def job_memory(job: Job, found: Footprint, device: Device) -> JobMemory:
+    """Join a measured model with its job."""
+    rule, optimizer = gradient_rule(job), job.train.optimizer
+    assert not isinstance(optimizer, OwnOptimizer)
+    is_fused = isinstance(optimizer, AdamW) and device == "cuda" and not rule.is_fixed_point
+    # torch's `foreach` kernels: a square root of the state, and a gradient with weight decay added to it.
+    made = (optimizer_tensors(optimizer).scalars > 0) + (
+        not isinstance(optimizer, AdamW) and optimizer.weight_decay > 0
+    )
+    return JobMemory(
+        found=found,
+        rules=MemoryRules(
+            optimizer_numbers=optimizer_tensors(optimizer).like_parameter,
+            update_numbers=0 if is_fused else int(made),
+            is_fixed_point=rule.is_fixed_point,
+            has_fast_exchange=device == "cuda",
+        ),
+        element_bytes=rule.element_bytes,
+        row_tokens=job.batch.max_tokens or 0,
+        mask_bytes_per_square=_mask_bytes(job, device),
+    )
+
+
+def _mask_bytes(job: Job, device: Device) -> int:
+    """Of a mask of booleans, and of the numbers that attention makes of it."""
+    if not packing_setting(job) or device == "cpu":  # on a CPU, each document's attention is a call of its own
+        return 0
+    rule = compute_rule(job, on_gpu=True)
+    assert rule is not None  # the model is not the user's own
+    if isinstance(job.model, GptModel) or VARLEN not in rule.attention:
+        return 0 if VARLEN in rule.attention else 1 + (2 if job.train.precision == "bf16" else 4)
+    return 0
+
+
+def tensors_of(memory: JobMemory, plan: Plan, gpu_bytes: int | None) -> WorkerMemory:
+    """The tensors of one worker of a plan.
+
+    Args:
+        memory: of the job.
+        plan: its largest micro-batch, rounds and number of workers decide.
+        gpu_bytes: of one worker's device, which decide where gradients are summed. None: not known, and little.
+    """
+    found, sample = memory.found, memory.found.sample
+    state = ceil_div(4 * found.units.trained + found.units.frozen_bytes, plan.world_size)
+    free = max((gpu_bytes or 0) - _CUDA_BYTES - state, 0)
+    row = sample.rows * sample.tokens
+    is_by_length = isinstance(plan, ByLength)
+    samples = memory.row_tokens / row if is_by_length else plan.max_micro_batch
+    mask = memory.mask_bytes_per_square * (memory.row_tokens**2 or round(samples * sample.rows) * sample.tokens**2)
+    return worker_memory(
+        found,
+        memory.rules,
+        world_size=plan.world_size,
+        samples=samples,
+        # By length, a step may take more rounds than samples of equal length would.
+        rounds=max(plan.accumulation_steps, 2 if is_by_length else 1),
+        placement=accumulator_placement(plan, found.units.trained, free, memory.element_bytes),
+        mask_bytes=mask,
+    )
+
+
+def gpu_need(memory: JobMemory, plan: Plan, gpu_bytes: int) -> GpuNeed:
+    """What one worker of a plan needs of a GPU with so many bytes."""
+    tensors = tensors_of(memory, plan, gpu_bytes)
+    return GpuNeed(
+        tensors=tensors,
+        workspace=_CUBLAS_BYTES,
+        slack=round(_SLACK * tensors.peak_bytes),
+        outside=_CUDA_BYTES + (_NCCL_BYTES if plan.world_size > 1 else 0),
+    )
+
+
+def micro_batches(plan_share: int, most: int) -> Iterator[int]:
+    """The sizes of micro-batches that differ in their number of rounds, the largest first, at most `most` each.
+
+    A share of 10 samples: 10 in one round, 5 in two, 4 in three, 3 in four, 2 in five, 1 in ten.
+    """
+    size = min(plan_share, most)
+    while size > 1:
+        yield size
+        rounds = ceil_div(plan_share, size - 1)
+        size = ceil_div(plan_share, rounds)
+    yield 1
+
+
+def largest_micro(memory: JobMemory, sizes: BatchSizes, world_size: int, gpu_bytes: int) -> int:
+    """The largest micro-batch in samples that fits a GPU and saves a round. 0 if one sample does not fit."""
+    share = make_plan(replace(sizes, max_micro=MAX_MICRO), world_size).step_cost
+    for size in micro_batches(share, MAX_MICRO):
+        if gpu_need(memory, make_plan(replace(sizes, max_micro=size), world_size), gpu_bytes).total <= gpu_bytes:
+            return size
+    return 0

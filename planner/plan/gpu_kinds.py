@@ -1,0 +1,66 @@
+"""How much memory kinds of GPUs have, for plans that are made without one.
+
+A worker asks its own GPU. This table is for `planner plan --gpu NAME`. A kind that is not in it is given by its memory.
+"""
+
+import re
+from dataclasses import dataclass
+
+from planner.errors import PlanError
+
+_MIB = 2**20
+# name -> MiB in all, as nvidia-smi prints it ("Memory-Usage"). Error correction is on where it is by default.
+_MEMORY_MIB = {
+    "t4-16g": 15_360,
+    "v100-16g": 16_384,
+    "v100-32g": 32_768,
+    "a10-24g": 23_028,
+    "a10g-24g": 23_028,
+    "l4-24g": 23_034,
+    "a30-24g": 24_576,
+    "rtx3090-24g": 24_576,
+    "rtx4090-24g": 24_564,
+    "rtx5090-32g": 32_607,
+    "a100-40g": 40_960,
+    "a40-48g": 46_068,
+    "l40-48g": 46_068,
+    "l40s-48g": 46_068,
+    "a6000-48g": 49_140,
+    "rtx6000ada-48g": 49_140,
+    "h100-80g": 81_559,
+    "a100-80g": 81_920,
+    "h100nvl-94g": 95_830,
+    "gh200-96g": 97_871,
+    "h200-141g": 143_771,
+    "b200-180g": 183_359,
+}
+_BY_SIZE = re.compile(r"(\d{1,4})(g|gb|gib)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuKind:
+    """A kind of GPU."""
+
+    name: str
+    memory_bytes: int
+    """of one GPU, in all"""
+
+
+def gpu_kind(text: str) -> GpuKind:
+    """The kind that a user names, such as `h100-80g`, `A100-80GB`, or `24g` for any GPU with 24 GiB.
+
+    Raises:
+        PlanError: there is no such name, or several GPUs have it.
+    """
+    wanted = re.sub(r"^nvidia[-_ ]", "", text.strip().lower()).replace("_", "-").replace(" ", "-")
+    if size := _BY_SIZE.fullmatch(wanted):
+        return GpuKind(name=text, memory_bytes=int(size[1]) * 1024 * _MIB)
+    wanted = re.sub(r"g(i?b)$", "g", wanted)
+    found = [name for name in _MEMORY_MIB if wanted == name or wanted == name.rpartition("-")[0]]
+    if len(found) == 1:
+        return GpuKind(name=found[0], memory_bytes=_MEMORY_MIB[found[0]] * _MIB)
+    if found:
+        raise PlanError(f"--gpu {text}: there are {' and '.join(found)}. Write one of them")
+    raise PlanError(
+        f"--gpu {text}: not known. Write one of {', '.join(_MEMORY_MIB)}, or the memory of one GPU, such as 24g"
+    )

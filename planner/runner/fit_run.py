@@ -1,0 +1,95 @@
+"""Fits the step model to what a run has measured."""
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from planner.errors import StoreError
+from planner.job import HfModel, Job
+from planner.job.gradient import gradient_rule
+from planner.job.step_settings import place_settings, step_settings
+from planner.plan.commit_size import FLOAT32_BYTES, NotKnown
+from planner.plan.rates import Rates, measured_sizes
+from planner.plan.step_time import NOTHING, Term, Traffic, fit
+from planner.runner.commit_size import commit_size
+from planner.store.follow import WholeLedger
+from planner.store.run_folder import RunFolder, no_run_error
+from planner.store.storage import Storage
+from planner.store.survey import is_run
+from planner.story.step_times import StepTimes, StepTimesFold
+
+_BFLOAT16_BYTES = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedRun:
+    """The rates of a run, and what they were fitted to."""
+
+    rates: Rates
+    times: StepTimes
+
+
+def fit_run(url: str, progress: Callable[[int, int], None] = lambda _done, _of: None) -> FittedRun:
+    """Read a run's ledger, and fit the step model to its typical steps.
+
+    Args:
+        url: the run's folder or URL.
+        progress: called with `(done, of)` after each generation.
+
+    Raises:
+        NewerFormat: another version of planner wrote it.
+        StoreError: there is no run, its job is gone, or it has no typical step yet.
+    """
+    if not is_run(Storage(url)):
+        raise no_run_error(url)
+    run = RunFolder(Storage(url))
+    times = _times(run, progress)
+    if times is None or not times.times:
+        raise StoreError(
+            f"{url}: no typical step is on record (the first step of each generation does not count). "
+            "Let it train for some steps first"
+        )
+    job = run.job_if_known(times.header.job_digest)
+    if job is None:
+        raise StoreError(f"{url}: the job that it was made with is gone (jobs/{times.header.job_digest}.json)")
+    return FittedRun(rates=_rates(url, job, times), times=times)
+
+
+def _times(run: RunFolder, progress: Callable[[int, int], None]) -> StepTimes | None:
+    fold, numbers, reading = StepTimesFold(), run.segments(), 0
+    for number, record in WholeLedger(run).new_records():
+        if number != reading:
+            progress(bisect_left(numbers, number), len(numbers))
+            reading = number
+        fold.add(record)
+    return fold.times()
+
+
+def _rates(url: str, job: Job, times: StepTimes) -> Rates:
+    model = fit(measured_sizes(times.times, times.sizes), _traffic(job))
+    commits = f"{times.num_commits} commits in {times.num_steps} steps"
+    commit_s = Term(value=times.commit_s, source="measured", because=commits) if times.num_commits else NOTHING
+    tokens = Term(value=times.sample_tokens, source="measured") if times.sample_tokens else None
+    return Rates(
+        run=url,
+        job=job.name,
+        settings={**place_settings(job), **step_settings(job)},
+        sizes=times.sizes,
+        model=replace(model, commit_s=commit_s),
+        measured=times.times,
+        sample_tokens=tokens,
+        epoch_samples=times.header.num_samples,
+    )
+
+
+def _traffic(job: Job) -> Traffic:
+    """What FSDP moves. In units of the model's weights, if their number is not known or most of them are frozen.
+
+    Gradients are taken to be summed once per step, as they are if there is memory for whole sums.
+    """
+    size = commit_size(job, may_build=False)
+    if isinstance(size, NotKnown) or (isinstance(job.model, HfModel) and job.model.lora is not None):
+        return Traffic()
+    weight_bytes = _BFLOAT16_BYTES if job.train.precision == "bf16" else FLOAT32_BYTES
+    number = size.shapes.num_parameters
+    return Traffic(gather_bytes=2 * number * weight_bytes, reduce_bytes=number * gradient_rule(job).element_bytes)

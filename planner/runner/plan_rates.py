@@ -1,0 +1,170 @@
+"""Seconds and dollars of a job's plans, by a rates file and a price list."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from planner.base.disk import absolute_url
+from planner.errors import UserError
+from planner.files.prices_file import read_prices
+from planner.files.rates_file import read_rates
+from planner.job import Job, batch_sizes
+from planner.job.step_schedule import total_steps
+from planner.job.step_settings import place_settings, step_settings
+from planner.plan import BatchSizes, Plan
+from planner.plan.prices import Market, Offer, Rent, offers_of, rent
+from planner.plan.rates import Origin, Rates
+from planner.plan.speed import Speeds
+from planner.plan.step_time import StepTime
+
+_MOST_NAMED = 5
+MARKETS: tuple[Market, ...] = ("on demand", "spot")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanCost:
+    """What one plan costs."""
+
+    origin: Origin
+    step_s: float
+    """with its share of the commits"""
+    parts: StepTime
+    """of the model, which need not add up to a measured step"""
+    samples_per_s: float
+    tokens_per_s: float | None
+    run_s: float | None
+    """of the whole run without pauses. None if its length depends on data that is not known"""
+    rents: dict[Market, Rent]
+    """the cheapest machines for all GPUs of the row. Only the markets that the list has prices of"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRates:
+    """Rates and prices for one job."""
+
+    rates: Rates
+    sizes: BatchSizes
+    """of the job"""
+    speeds: Speeds
+    offers: tuple[Offer, ...]
+    """of the chosen GPU. Empty without a price list"""
+    notes: tuple[str, ...]
+    """differences between this job and the measured one that may matter"""
+    sample_tokens: float | None
+    total_steps: int
+    """of the whole run. 0 if not known"""
+
+    def cost(self, plan: Plan) -> PlanCost:
+        """What a plan of the job costs."""
+        parts = self.rates.model.parts(plan)
+        step_s = self.speeds.seconds_per_step(plan) + parts.commit_s
+        samples_per_s = plan.global_batch / step_s
+        rents = {market: found for market in MARKETS if (found := rent(self.offers, plan.world_size, market))}
+        return PlanCost(
+            origin=self.rates.origin(plan, self.sizes),
+            step_s=step_s,
+            parts=parts,
+            samples_per_s=samples_per_s,
+            tokens_per_s=None if self.sample_tokens is None else self.sample_tokens * samples_per_s,
+            run_s=self.total_steps * step_s if self.total_steps else None,
+            rents=rents,
+        )
+
+
+def plan_rates(
+    job: Job,
+    rates_file: str,
+    prices_file: str | None = None,
+    gpu: str | None = None,
+    node_workers: int | None = None,
+) -> PlanRates:
+    """Read the files, and check that the rates are of such a job.
+
+    Args:
+        job: the job.
+        rates_file: a rates file.
+        prices_file: a price list. None for no prices.
+        gpu: the GPU to take prices of. None if the list has one kind alone.
+        node_workers: workers on a node of the cluster. None takes what the rates say.
+
+    Raises:
+        UserError: a file is wrong, the rates are of another job, or the list has no such GPU.
+    """
+    rates = read_rates(rates_file)
+    _require_same(rates, job, rates_file)
+    if node_workers is not None:
+        rates = replace(rates, model=replace(rates.model, node_workers=node_workers))
+    sizes = batch_sizes(job)
+    known = job.data.sample_tokens(job.model)
+    tokens = rates.sample_tokens.value if rates.sample_tokens else known
+    return PlanRates(
+        rates=rates,
+        sizes=sizes,
+        speeds=rates.speeds(sizes),
+        offers=() if prices_file is None else _chosen(read_prices(prices_file), gpu, prices_file),
+        notes=tuple(_notes(rates, job, sizes, has_prices=prices_file is not None)),
+        sample_tokens=tokens,
+        total_steps=total_steps(job, rates.epoch_samples),
+    )
+
+
+def _require_same(rates: Rates, job: Job, file: str) -> None:
+    """Refuse rates of a job whose samples cost something else. Settings that only one of the two has are not compared.
+
+    Raises:
+        UserError: some settings differ.
+    """
+    here = step_settings(job)
+    differing = [
+        f"{key} {_shown(value)} there, {_shown(here[key])} here"
+        for key, value in rates.settings.items()
+        if key in here and here[key] != value
+    ]
+    if not differing:
+        return
+    more = f" and {len(differing) - _MOST_NAMED} more" if len(differing) > _MOST_NAMED else ""
+    raise UserError(
+        f"{file}: rates of another job ({rates.job or 'no name'}): {'; '.join(differing[:_MOST_NAMED])}{more}. "
+        "Fit them to a run of this job (planner fit RUN), or remove settings in the file that do not matter"
+    )
+
+
+def _shown(value: object) -> str:
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
+
+
+def _notes(rates: Rates, job: Job, sizes: BatchSizes, *, has_prices: bool) -> list[str]:
+    """What differs between the measured job and this one without making the rates useless."""
+    here, notes = place_settings(job), []
+    there = {key: rates.settings.get(key, value) for key, value in here.items()}
+    # Paths in a run's jobs are absolute.
+    places = [f"{key} {there[key]}" for key in here if absolute_url(str(there[key])) != absolute_url(str(here[key]))]
+    if places:
+        notes.append(f"The rates were measured with {', '.join(places)}. They hold here if the samples are as long.")
+    if sizes != rates.sizes:
+        was = rates.sizes
+        caps = [f"{was.max_micro} samples", *([f"{was.max_tokens:,} tokens"] if was.max_tokens else [])]
+        notes.append(
+            f"The rates were measured at a global batch of {was.global_batch} and at most {' and '.join(caps)} in a "
+            "micro-batch, so all times here are the model's."
+        )
+    if has_prices and not job.workers.gpus:
+        notes.append("workers.gpus is 0: each worker is counted as one GPU of the price list.")
+    return notes
+
+
+def _chosen(offers: Sequence[Offer], gpu: str | None, file: str) -> tuple[Offer, ...]:
+    """The offers of one kind of GPU.
+
+    Raises:
+        UserError: the list has no such GPU, or several kinds and no name is given.
+    """
+    kinds = sorted({offer.gpu for offer in offers})
+    more = f" and {len(kinds) - _MOST_NAMED} more" if len(kinds) > _MOST_NAMED else ""
+    names = ", ".join(kinds[:_MOST_NAMED]) + more
+    if gpu is None and len(kinds) > 1:
+        raise UserError(f"{file}: found prices of {len(kinds)} kinds of GPU ({names}). Name one: --gpu {kinds[0]}")
+    found = offers_of(offers, kinds[0] if gpu is None else gpu)
+    if not found:
+        raise UserError(f"{file}: found no price of {gpu!r}, but of {names}. Write --gpu with one of these names")
+    return found
