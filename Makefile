@@ -46,6 +46,12 @@ path: .venv/ready
 memory: .venv/ready
 	$(BIN)/pytest tests/fsdp/test_memory_histories.py tests/dispatch/test_two_per_node.py
 
+# Workers that run out of memory: on Ray at each place, and five times in each of four runs at places of the dice (quarter
+# of an hour). What they tell, and what the controller decides.
+.PHONY: out-of-memory
+out-of-memory: .venv/ready
+	$(BIN)/pytest tests/dispatch/test_memory_on_ray.py tests/fsdp/test_memory_facts.py tests/elastic/test_out_of_memory.py
+
 # Commits in the background under every fault: ten resizes and five kills in each configuration. How runs end on Ray, also
 # when their head is killed, a death in the midst of a change, and three short storms (half an hour).
 .PHONY: faults

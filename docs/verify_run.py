@@ -592,6 +592,7 @@ IS_MANIFEST = has_keys(
     format=is_whole,
     shards=each_is(dict, in_form("[0-9a-f]{32}")),
 )
+IS_LOWERED = has_keys(keys("device place", is_text) | keys("was_micro was_tokens max_micro max_tokens", is_count))
 IS_RECORD = {
     "generation": has_keys(
         OF_RUN
@@ -601,6 +602,7 @@ IS_RECORD = {
         parent_is_held=is_flag,
         max_tokens=is_limit,
         attention_at=is_limit,
+        lowered=each_is(list, IS_LOWERED),
         launch_id=is_text,
         launched_s=is_number,
         accepted=each_is(list, has_keys(keys("field before now", is_text))),
@@ -1323,11 +1325,34 @@ def check_settings(header: dict, before: dict, job: dict, unread: list[tuple[str
         yield f"its plan is not what layout version {header['layout_version']} gives"
 
 
+def check_lowered(lowered: list[dict], batch: dict) -> Iterator[str]:
+    """Yield what is wrong with the limits that were lowered because workers ran out of memory, oldest first.
+
+    Each begins at no more than what was in force on that kind of device, and at least halves the samples.
+    """
+    job = tuple(value if is_whole(value) else 0 for value in map(batch.get, ("max_micro", "max_tokens")))
+    in_force: dict[str, tuple[int, ...]] = {}
+    for each in lowered:
+        was, now = ((each[f"{begin}_micro"], each[f"{begin}_tokens"]) for begin in ("was", "max"))
+        before = in_force.get(each["device"], job)
+        if was[0] > before[0] or was[1] > before[1] or (was[1] == 0) != (before[1] == 0):
+            yield f"a limit was lowered from {was[0]} samples and {was[1]} tokens, which was not in force"
+        if not 0 < now[0] <= was[0] // 2 or now[1] > was[1] or (now[1] == 0) != (was[1] == 0):
+            yield f"a limit was lowered from {was[0]} samples and {was[1]} tokens to {now[0]} and {now[1]}"
+        in_force[each["device"]] = now
+
+
 def check_limits(header: dict, batch: dict) -> Iterator[str]:
     """Yield what is wrong with the limits of a forward pass, by the section `batch` of its job."""
+    lowered = header.get("lowered", [])
+    if lowered and current_name(batch.get("equality")) == "bitwise":
+        yield "a limit was lowered on record, and batch.equality: bitwise allows none"
+    yield from check_lowered(lowered, batch)
     for key in LIMITS:
         name = key.partition(".")[2]
         found, wanted = header.get(name), batch.get(name)
+        if is_whole(wanted) and name != "attention_at":
+            wanted = min([wanted, *(each[name] for each in lowered)])
         if found != wanted or type(found) is not type(wanted):  # no job has 40.0 or true
             yield f"{key} is {found} on record, and its job says {wanted!r}"
         if not is_possible(header, name):

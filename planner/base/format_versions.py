@@ -20,6 +20,7 @@ STORED: Mapping[str, int] = MappingProxyType(
         "status": 1,
         "footprints": 1,
         "failure": 1,
+        "caps": 1,
         "reference": 1,
         "samples": 1,
         "tokens": 2,

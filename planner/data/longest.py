@@ -36,6 +36,16 @@ def require_fitting(job: Job, dataset: SampleDataset) -> None:
         )
 
 
+def longest_sample(job: Job, dataset: SampleDataset) -> int | None:
+    """Tokens of the longest sample, those for evaluation included. None without `batch.max_tokens`.
+
+    For windows and packed rows it is the most that one may have, so that no length is taken.
+    """
+    if job.batch.max_tokens is None:
+        return None
+    return job.data.sample_tokens(job.model) or _longest(dataset, dataset.num_rows)[1]
+
+
 def require_lengths(dataset: SampleDataset) -> None:
     """Check that a data set has lengths at all. A package's class may be from before there were any.
 

@@ -35,8 +35,10 @@ from planner.events.failures import ControllerDied, ControllerReplaced
 from planner.job import HfModel, Job, batch_sizes, workers_of
 from planner.local_cluster.environment import START_TIMEOUT, driver_environment, token_environment
 from planner.plan import FIRST_COLLECTIVES_S, KEPT_PROCESSES, NEW_PROCESSES, ResizeCost
+from planner.plan.lowered_caps import LoweredCaps
 from planner.provenance.identity import recorded_plan
 from planner.store.commit_names import commit_of
+from planner.store.lowered_caps import read_caps
 from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 from planner.story.earlier import last_commit_cost, last_steps
@@ -274,7 +276,12 @@ def _controller(launch: Launch, rules: Rules, cost: ResizeCost, reason: Controll
     """A new controller, which knows what earlier launches have measured. `reason` is why the last controller ended."""
     run = RunFolder(Storage(launch.url))
     controller = ElasticController(
-        rules, cost=cost, clock=time.monotonic, commit=_last_commit(run), earlier_sample_s=earlier_sample_s(run)
+        rules,
+        cost=cost,
+        clock=time.monotonic,
+        commit=_last_commit(run),
+        earlier_sample_s=earlier_sample_s(run),
+        caps=_lowered_caps(run),
     )
     if reason is not None:
         controller.note(reason)
@@ -287,6 +294,13 @@ def _last_commit(run: RunFolder) -> LastCommit:
         if known := last_commit_cost(run):
             return LastCommit(seconds=known.seconds, world_size=known.world_size, is_measured=False)
     return NO_COMMIT
+
+
+def _lowered_caps(run: RunFolder) -> LoweredCaps | None:
+    """The caps that earlier launches have lowered. None also if they cannot be read: then they are lowered again."""
+    with suppress(StoreError):
+        return read_caps(run.storage)
+    return None
 
 
 def earlier_sample_s(run: RunFolder) -> float:

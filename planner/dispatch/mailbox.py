@@ -43,6 +43,8 @@ keepers_key = _key("keepers")
 """under which the controller publishes where the keepers of the launch are (`planner.dispatch.keepers`)"""
 collectives_key = _key("collectives")
 """under which the controller publishes for how many seconds the next group's first collectives may wait"""
+caps_key = _key("caps")
+"""under which the controller publishes the caps on micro-batches that the next group has to take"""
 heartbeat_key = _key("heartbeat")
 """under which the controller publishes its heartbeat (`planner.dispatch.controller_heartbeat`)"""
 

@@ -12,7 +12,9 @@ from planner.dispatch import mailbox
 from planner.dispatch.keepers import keepers_of
 from planner.dispatch.ray_internal import kv_get, kv_put
 from planner.errors import PlannerError, TrainingFailed
+from planner.plan.lowered_caps import LoweredCaps
 from planner.store.code_failure import CodeFailure, keep_failure
+from planner.store.lowered_caps import caps_of_text
 from planner.store.storage import Storage
 from planner.train.hooks import Hooks
 from planner.train.setup import Launch
@@ -33,6 +35,7 @@ def worker_hooks(launch: Launch) -> Hooks:
         may_hold=mailbox.may_hold,
         keepers=partial(keepers_of, launch),
         collectives_s=partial(collectives_s, launch.launch_id),
+        caps=partial(lowered_caps, launch.launch_id),
         events=mailbox.take_events,
     )
 
@@ -44,6 +47,15 @@ def collectives_s(launch_id: str) -> float:
     except Exception:  # noqa: BLE001  # the worker trains with the usual timeout
         _log.warning("the timeout of the first collectives is not known", exc_info=True)
         return 0.0
+
+
+def lowered_caps(launch_id: str) -> LoweredCaps | None:
+    """The caps that the controller has published for the newest group. None: the run has lowered none."""
+    try:
+        return caps_of_text(kv_get(mailbox.caps_key(launch_id)))
+    except Exception:  # noqa: BLE001  # the worker may run out of memory again, and the controller sees that
+        _log.warning("the caps on micro-batches are not known", exc_info=True)
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,26 +5,28 @@ It does not know Ray: its caller observes and acts (`planner.dispatch.ray_intern
 records events.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from planner.elastic.group import Group, start_limit_s
 from planner.elastic.history import NO_COMMIT, History, LastCommit
 from planner.elastic.losses import NodeLosses
+from planner.elastic.memory import MemoryState
 from planner.elastic.mistakes import Mistake
 from planner.elastic.next_decision import NextDecision, next_decision
 from planner.elastic.pause import NotAResize, PlannedPause, price
 from planner.elastic.states import ControllerContext, Ending, Idle, Rules, Running, State, Stopping, Waiting, WithGroup
-from planner.elastic.step import after_failure, forced_pause, step
+from planner.elastic.step import after_own_failure, forced_pause, step
 from planner.elastic.stopping import durable_stop, held_stop, last_step
 from planner.elastic.view import Act, View
 from planner.events.event import Event
-from planner.events.failures import MemoryLost, Unplaced
+from planner.events.failures import MemoryLost, OutOfMemory, Unplaced
 from planner.events.outlook import StopsWithoutGroup
 from planner.events.sizing import Resized
 from planner.events.stopping import HeldStepLost
 from planner.plan import ResizeCost, first_collectives_s
+from planner.plan.lowered_caps import LoweredCaps
 
 
 class ElasticController:
@@ -38,6 +40,7 @@ class ElasticController:
         clock: Callable[[], float],
         commit: LastCommit = NO_COMMIT,
         earlier_sample_s: float = 0.0,
+        caps: LoweredCaps | None = None,
     ) -> None:
         """Begin a launch.
 
@@ -48,11 +51,15 @@ class ElasticController:
             commit: the last commit of earlier launches, used until this launch has made one.
             earlier_sample_s: seconds per sample of a step's cost in earlier launches, used until this launch has done
                 a step. 0 if not known.
+            caps: what earlier launches have lowered. Of another job's caps, nothing is taken.
         """
         history = History(sizes=rules.sizes, default_cost=cost, commit=commit, earlier_sample_s=earlier_sample_s)
         self._clock = clock
         self._losses = NodeLosses()
-        self.state: State = Idle(known=ControllerContext(rules=rules, history=history))
+        memory = MemoryState.of(rules.sizes)
+        if caps is not None:
+            memory = replace(memory, caps=caps.for_job(memory.caps.of))
+        self.state: State = Idle(known=ControllerContext(rules=rules, history=history, memory=memory))
 
     # -- decisions
 
@@ -77,6 +84,11 @@ class ElasticController:
     def history(self) -> History:
         """Speeds, costs and failures that this launch has measured so far."""
         return self.state.known.history
+
+    @property
+    def caps(self) -> LoweredCaps:
+        """The caps on micro-batches that this run has lowered. Each group takes those of its devices."""
+        return self.state.known.memory.caps
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -200,7 +212,12 @@ class ElasticController:
         )
 
     def failed(
-        self, dead: frozenset[str], blamed: frozenset[str], reason: Event, mistake: Mistake | None = None
+        self,
+        dead: frozenset[str],
+        blamed: frozenset[str],
+        reason: Event,
+        mistake: Mistake | None = None,
+        out_of_memory: Sequence[OutOfMemory] = (),
     ) -> None:
         """Record that the group failed.
 
@@ -209,10 +226,11 @@ class ElasticController:
             blamed: nodes that are alive, but whose worker died.
             reason: how the first worker failed.
             mistake: the error of the user's code that was the reason, or None.
+            out_of_memory: workers that ran out of memory, one for each kind of device.
 
         Raises:
             GaveUp: there were too many failures that no lost node explains, or another try would meet the same
-                mistake.
+                mistake or lack of memory.
         """
         now_s = self._clock()
         group = None if isinstance(self.state, Idle | Ending) else self.state.group
@@ -221,7 +239,7 @@ class ElasticController:
         self._tell_losses(now_s)
         state = self.state
         # A lost node explains the failure, so it does not count as one of the job's own.
-        known = state.known if dead else after_failure(state.known, blamed, reason, now_s, mistake)
+        known = state.known if dead else after_own_failure(state.known, blamed, reason, now_s, mistake, out_of_memory)
         if not isinstance(state, Idle | Ending) and state.group.can_hold:
             group = state.group
             maybe = group.num_done if group.num_done > group.durable_step else 0

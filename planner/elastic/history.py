@@ -302,6 +302,10 @@ class History:
         left_out = (NodeLeftOut(node=node, deaths=_NODE_FAILURES) for node in bad)
         return history, (WorkersFailed(reason=reason), *left_out)
 
+    def after_lowered_cap(self) -> Self:
+        """A copy that has measured no step: those had larger micro-batches, and so fewer rounds."""
+        return replace(self, steps={}, first_step_times={})
+
     def bad_nodes(self, now_s: float) -> tuple[str, ...]:
         """Nodes whose workers died three times within an hour, sorted."""
         return tuple(sorted(node for node in self.node_failure_times if self.is_bad(node, now_s)))

@@ -9,13 +9,13 @@ raises the error, and planner tries again as often as after other failures.
 from dataclasses import dataclass
 from typing import Literal
 
-from planner.events.failures import GivesUp
+from planner.events.failures import GivesUp, StopsForMemory
 
 
 class GaveUp(Exception):
     """The run ends, because another try would not help. The caller makes the text from `event`."""
 
-    def __init__(self, event: GivesUp) -> None:
+    def __init__(self, event: GivesUp | StopsForMemory) -> None:
         super().__init__(event)
         self.event = event
 

@@ -7,6 +7,7 @@ from typing import Self
 
 from planner.elastic.group import Group, ReasonKey
 from planner.elastic.history import History
+from planner.elastic.memory import MemoryState
 from planner.elastic.pause import NotAResize, Pause
 from planner.elastic.view import View
 from planner.events.event import Event
@@ -45,6 +46,7 @@ class ControllerContext:
 
     rules: Rules
     history: History
+    memory: MemoryState
     events: tuple[Event, ...] = ()
     """events not yet in a ledger, oldest first. A group that runs writes them"""
     told_once: tuple[type[Event], int] | None = None

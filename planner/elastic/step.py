@@ -6,6 +6,7 @@
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.elastic.group import Group, GroupNotice, hang, is_hung
@@ -17,7 +18,7 @@ from planner.elastic.states import ControllerContext, Ending, Idle, Running, Sta
 from planner.elastic.stopping import cannot_hold, grace_s, hand_over_s, leave_s, obstacle, stop_needs, stop_s
 from planner.elastic.view import Act, View
 from planner.events.event import Event
-from planner.events.failures import ParkTimedOut
+from planner.events.failures import OutOfMemory, ParkTimedOut
 from planner.events.sizing import PlacesUnused, Resizes, Waited
 from planner.events.stopping import (
     AwaitsCommit,
@@ -399,6 +400,29 @@ def after_failure(
     """
     history, events = known.history.after_failure(blamed, reason, now_s, mistake)
     return replace(known, history=history).telling(*events)
+
+
+def after_own_failure(
+    known: ControllerContext,
+    blamed: frozenset[str],
+    reason: Event,
+    now_s: float,
+    mistake: Mistake | None,
+    out_of_memory: Sequence[OutOfMemory],
+) -> ControllerContext:
+    """As `after_failure`. If workers ran out of memory and a cap is lowered for it, no node and no failure is counted.
+
+    Raises:
+        GaveUp: as `after_failure`, or a cap may not or cannot be lowered.
+    """
+    memory, told = known.memory, tuple[Event, ...]()
+    for failure in out_of_memory:
+        memory, more = memory.after(failure, known.rules.sizes, best_step=known.history.best_step)
+        told += more
+    known = replace(known, memory=memory)
+    if not told:
+        return after_failure(known, blamed, reason, now_s, mistake)
+    return replace(known, history=known.history.after_lowered_cap()).telling(*told)
 
 
 # -- what is told

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from planner.base.memory_errors import MemoryPlace
 from planner.events.event import Event
 
 # -- how a group failed
@@ -37,6 +38,31 @@ class UserCodeRaised(Event, name="user_code_raised"):
     """one line. May be empty"""
     place: str
     """`FILE:LINE, in FUNCTION`. Empty if none is known"""
+
+
+class OutOfMemory(Event, name="out_of_memory"):
+    """A worker had no memory left for its part of a step. `planner.base.memory_errors.MemoryFacts` has the same."""
+
+    rank: int
+    node: str | None
+    """Ray's id. None if it is not known"""
+    device: str
+    """the GPU's name, or `CPU`"""
+    place: MemoryPlace
+    max_micro: int
+    """the cap in force, in samples"""
+    max_tokens: int | None
+    """the cap in force, in tokens. None without `batch.max_tokens`"""
+    samples: int
+    """the largest micro-batch in force"""
+    tokens: int | None
+    """its tokens, as far as they are known"""
+    longest: int | None
+    """tokens of the longest sample, as far as they are known"""
+    asked_bytes: int | None
+    """what could not be allocated. None if the error does not say"""
+    error: str
+    """one line, bounded"""
 
 
 class StartFailed(Event, name="start_failed"):
@@ -90,6 +116,28 @@ class MemoryLost(Event, name="memory_lost"):
     """The copies that a group was to load are gone. The next one looks for what is left."""
 
     reason: Event
+
+
+class CapLowered(Event, name="cap_lowered"):
+    """After a lack of memory, micro-batches on such devices have at most this. A step has the same samples."""
+
+    reason: OutOfMemory
+    max_micro: int
+    max_tokens: int | None
+    """None without `batch.max_tokens`"""
+
+
+class StopsForMemory(Event, name="stops_for_memory"):
+    """After a lack of memory, the run ends: planner may not lower the cap, or that would not help."""
+
+    reason: OutOfMemory
+    why: Literal["bitwise", "one_sample", "again"]
+    """`bitwise`: micro-batches decide the bits. `again`: a second time at a place where a lower cap has not helped, or
+    cannot help, without a new step in between"""
+    max_micro: int | None
+    """what to write into the job file. None if that would not help"""
+    max_tokens: int | None
+    """likewise. None without `batch.max_tokens`"""
 
 
 class GivesUp(Event, name="gives_up"):

@@ -9,14 +9,15 @@ from planner.base.disk import is_file, place_text
 from planner.data.base import SampleDataset, SetRows
 from planner.data.document_sets import DocumentSet
 from planner.errors import PlanError, UserError
-from planner.job import Job, OwnOptimizer
+from planner.job import Job, OwnOptimizer, batch_sizes
 from planner.job.step_schedule import StepSchedule, learning_rate, lengths
 from planner.order.order import Order
 from planner.order.set_counts import SetCounts
 from planner.plan import Plan
 from planner.plan.by_length import ByLength, placement
+from planner.plan.lowered_caps import Caps, misfits
 from planner.provenance.data_facts import data_facts, evaluation_changes, set_changes
-from planner.provenance.identity import open_data, recorded_plan, stored_identity
+from planner.provenance.identity import open_data, recorded_plan, recorded_sizes, stored_identity
 from planner.provenance.lineage import Segment
 from planner.provenance.set_uses import SetUse, miscount_texts, uses_of
 from planner.provenance.stage import stage_of
@@ -292,10 +293,16 @@ def _check_stage(header: GenerationRecord, job: Job) -> list[str]:
 def _check_plan(header: GenerationRecord, recipe: _Recipe) -> list[str]:
     """Compare a generation's plan with its job and its layout, and return the findings."""
     where, findings = f"generation {header.generation}", []
-    for name in ("max_micro", "max_tokens", "attention_at"):
+    is_lowered = bool(header.lowered) and header.identity.equality != "bitwise"  # there, a cap decides the bits
+    for name in ("attention_at",) if is_lowered else ("max_micro", "max_tokens", "attention_at"):
         found, wanted = getattr(header, name), getattr(recipe.job.batch, name)
         if found != wanted:
             findings.append(f"{where}: batch.{name} is {found} on record, and its job says {wanted}")
+    if is_lowered:
+        of, caps = Caps.of(batch_sizes(recipe.job)), Caps.of(recorded_sizes(header))
+        findings += [f"{where}: {wrong}" for wrong in misfits(of, [each.value for each in header.lowered], caps)]
+    elif header.lowered:
+        findings.append(f"{where}: a cap was lowered on record, and batch.equality: bitwise allows none")
     if recorded_plan(header).digest != header.plan_digest:
         findings.append(f"{where}: its plan is not what layout version {header.layout_version} gives")
     return findings

@@ -22,10 +22,11 @@ from planner.dispatch.launch import absolute
 from planner.dispatch.token_file import token_warning
 from planner.dispatch.worker import MakeHooks, worker_hooks
 from planner.errors import DataError, StoreError
-from planner.job import Job
+from planner.job import Job, batch_sizes
 from planner.job.step_schedule import moved_schedule, repeated_samples, total_steps
 from planner.local_cluster.embedded import require_platform
 from planner.order.order import Order
+from planner.plan.lowered_caps import Caps, caps_text, least_caps
 from planner.provenance.data_facts import data_facts, evaluation_changes
 from planner.provenance.identity import identity_of, job_changes, open_data, require_same, require_same_first_weights
 from planner.runner.display import Display, Say
@@ -35,6 +36,7 @@ from planner.runner.local import Cluster, Local, LocalShape, Where, local_cluste
 from planner.runner.signals import ended_like_ctrl_c
 from planner.runner.tracking_child import check_trackers
 from planner.store.lease import newest_lease, require_no_driver
+from planner.store.lowered_caps import read_caps
 from planner.store.newest import Newest, newest_commit
 from planner.store.records import Manifest
 from planner.store.run_folder import RunFolder
@@ -195,10 +197,25 @@ def _with_place(start: Start, where: Where, display: Display, dataset: SampleDat
         function_of(job.data.path, "train")
     with display.doing("checking the run's folder"), disk_watch(start.url, display.warn), ended_like_ctrl_c():
         other = require_no_driver(start.url, newest_lease(storage))
+        lowered = _lowered(job, storage)
         require_run_place(storage)  # last, because it is the only check that writes
     watches = f"{other.description} held this run, so the start would watch its lease first" if other else ""
     unseen = "" if start.num_samples else "the data cannot be read from here, so only the workers would check it"
-    return replace(start, local=local, notes=(*start.notes, *filter(None, (earlier, watches, unseen))))
+    return replace(start, local=local, notes=(*start.notes, *filter(None, (earlier, watches, unseen)), *lowered))
+
+
+def _lowered(job: Job, storage: Storage) -> tuple[str, ...]:
+    """The caps on micro-batches that the run has lowered, one text for each kind of device."""
+    with contextlib.suppress(StoreError):  # then the run begins with the job's
+        if (caps := read_caps(storage)) is not None:
+            found = caps.for_job(Caps.of(batch_sizes(job)))
+            least = {each.device: least_caps(found.of, found.where({each.device})) for each in found.lowered}
+            return tuple(
+                f"{device} was out of memory in this run, so micro-batches there have at most {caps_text(each)}. The "
+                "plan shown is that of the job file"
+                for device, each in least.items()
+            )
+    return ()
 
 
 def _begun_after(job: Job, committed: Manifest | None, accept: frozenset[str], display: Display) -> Job:

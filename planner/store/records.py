@@ -22,6 +22,7 @@ from planner.base.format_versions import STORED, refusal
 from planner.base.json_text import NoJson, json_object
 from planner.errors import NewerFormat, StoreError
 from planner.events.event import Event, event_of
+from planner.plan.lowered_caps import Caps, LoweredCap
 from planner.plan.plan import canonical_mode
 
 NO_HEAD = "0" * 64
@@ -105,6 +106,43 @@ class AcceptedChange(StoredModel):
     now: str
 
 
+class LoweredCapRecord(StoredModel):
+    """One lowering of the caps on micro-batches (`planner.plan.lowered_caps.LoweredCap`).
+
+    Caps on tokens are 0 if there are none.
+    """
+
+    device: str
+    place: str
+    was_micro: Count
+    was_tokens: Count = 0
+    max_micro: Count
+    max_tokens: Count = 0
+
+    @classmethod
+    def of(cls, lowered: LoweredCap) -> Self:
+        """How a lowering is stored."""
+        was, now = lowered.was, lowered.now
+        return cls(
+            device=lowered.device,
+            place=lowered.place,
+            was_micro=was.max_micro,
+            was_tokens=was.max_tokens or 0,
+            max_micro=now.max_micro,
+            max_tokens=now.max_tokens or 0,
+        )
+
+    @property
+    def value(self) -> LoweredCap:
+        """The lowering."""
+        return LoweredCap(
+            device=self.device,
+            place=self.place,
+            was=Caps(max_micro=self.was_micro, max_tokens=self.was_tokens or None),
+            now=Caps(max_micro=self.max_micro, max_tokens=self.max_tokens or None),
+        )
+
+
 class GenerationRecord(StoredModel):
     """The header of a segment, its first record. It describes one generation: one worker group at one world size."""
 
@@ -123,9 +161,12 @@ class GenerationRecord(StoredModel):
     cursor: Count
     world_size: int
     max_micro: int
+    """the job's `batch.max_micro`, or less if it was lowered for a kind of device of this group"""
     max_tokens: int | None = None
-    """the job's `batch.max_tokens`. As `attention_at`, it is written only if it is set"""
+    """likewise of `batch.max_tokens`. As `attention_at` and `lowered`, it is written only if it is set"""
     attention_at: int | None = None
+    lowered: tuple[LoweredCapRecord, ...] = Field(default=(), strict=False)
+    """why its caps are lower than the job's, oldest first: workers on such devices ran out of memory"""
     layout_version: int
     """the version of its plan's arithmetic (see `planner.plan.layout`)"""
     plan_digest: str
@@ -148,7 +189,7 @@ class GenerationRecord(StoredModel):
     @model_serializer(mode="wrap")
     def _without_unset_limits(self, values: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """The fields without limits that are not set, so that earlier versions read the ledgers of other jobs."""
-        unset = {name for name in ("max_tokens", "attention_at") if getattr(self, name) is None}
+        unset = {name for name in ("max_tokens", "attention_at", "lowered") if getattr(self, name) in (None, ())}
         return {name: value for name, value in values(self).items() if name not in unset}
 
 

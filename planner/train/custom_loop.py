@@ -22,6 +22,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from planner.base.memory_errors import memory_error_in
 from planner.base.user_errors import UserCodeFailed, code_error, origin_of
 from planner.data.base import SampleDataset
 from planner.data.user_dataset import check_sum, errors_of_user, function_of
@@ -36,6 +37,7 @@ from planner.train.hooks import GenerationEnd, Hooks
 from planner.train.lifecycle import Generation, begin, looping, make_sums
 from planner.train.loop import Loop
 from planner.train.optimizer_step import Step
+from planner.train.out_of_memory import Computing
 from planner.train.setup import Launch
 from planner.train.state import TrainState
 
@@ -148,6 +150,11 @@ class Run:
             self._outcome = loop.outcome
 
     @property
+    def loop(self) -> Loop | None:
+        """The loop of this generation. None before its first step."""
+        return self._loop
+
+    @property
     def num_steps(self) -> int:
         """How many steps this generation has done."""
         return self._loop.outcome.step - self._generation.claim.start.step if self._loop is not None else 0
@@ -169,8 +176,8 @@ class Run:
             self._steps.close()
 
 
-def train_own(generation: Generation) -> GenerationEnd:
-    """Run one generation of a job with the user's own training loop.
+def train_own(generation: Generation, computing: Computing) -> GenerationEnd:
+    """Run one generation of a job with the user's own training loop. `computing` gets its loop if memory runs out.
 
     Raises:
         PlannerError: the same error on every worker.
@@ -184,6 +191,9 @@ def train_own(generation: Generation) -> GenerationEnd:
         except (PlannerError, MemoryLost):
             raise
         except BaseException as error:  # also SystemExit, and what asyncio and signals raise
+            if memory_error_in(error) is not None:  # no mistake of theirs
+                computing.loop = run.loop
+                raise
             raise UserCodeFailed(code_error(error), origin_of(error), run.num_steps) from error
     return run.outcome
 

@@ -27,6 +27,7 @@ from planner.train.lifecycle import Generation, WriteNote, begin, looping, make_
 from planner.train.models.hf import HfCausal, require_packed
 from planner.train.objectives import Objective, check_rows, make_objective
 from planner.train.optimize import make_optimizer
+from planner.train.out_of_memory import Computing, out_of_memory
 from planner.train.reference.cache import CachedReference, StopRequested, TableBuilder, TokenLimit, parts_of
 from planner.train.reference.frozen import FrozenReference, Reference, make_reference, make_reference_model
 from planner.train.setup import Launch
@@ -40,27 +41,40 @@ def train(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
 
     Raises:
         PlannerError: the same error on every worker.
+        OutOfMemory: this worker has no memory left, perhaps alone.
     """
-    generation = begin(launch, choose_device, hooks)
-    if launch.job.is_own:
-        return train_own(generation)
-    make_batch = generation.world.agree(lambda: make_batch_of(launch.job))
+    generation, computing = begin(launch, choose_device, hooks), Computing()
+    try:
+        return _train(generation, computing)
+    except Exception as error:
+        lacking = out_of_memory(error, generation, computing)
+        if lacking is None:
+            raise
+    raise lacking  # not in the handler: then it would keep the traceback, and that the tensors of the step
+
+
+def _train(generation: Generation, computing: Computing) -> GenerationEnd:
+    job = generation.job
+    if job.is_own:
+        return train_own(generation, computing)
+    make_batch = generation.world.agree(lambda: make_batch_of(job))
     state = make_state(generation)
     generation = _with_attention(generation, state.model)
 
     def objective(note: WriteNote) -> tuple[Objective, StepFlops]:
-        config, world, setup = launch.job.objective, generation.world, generation.setup
+        config, world, setup = job.objective, generation.world, generation.setup
         if generation.computes_otherwise:  # its weights are there only now
-            _require_packed(launch.job, world, state.model)
+            _require_packed(job, world, state.model)
         # One worker looks: the digests of the data were compared, so the others have the same rows.
         world.from_first(lambda: check_rows(config, setup.dataset, setup.order))
         reference = _reference(generation, state, note)
-        assert not isinstance(launch.job.model, OwnModel)  # it has a loop of its own
-        flops = step_flops(state.model, launch.job.model.context, reference)
+        assert not isinstance(job.model, OwnModel)  # it has a loop of its own
+        flops = step_flops(state.model, job.model.context, reference)
         return world.agree(lambda: make_objective(config, reference)), flops
 
     try:
         with looping(generation, state, objective, make_batch) as loop:
+            computing.loop = loop
             return loop.run()
     except StopRequested:  # before its first step
         start = generation.claim.start

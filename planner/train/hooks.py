@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from planner.events.event import Event
 from planner.keeper.addresses import Keepers
+from planner.plan.lowered_caps import LoweredCaps
 
 if TYPE_CHECKING:  # drivers import this file without torch
     from torch import nn
@@ -39,6 +40,8 @@ class Hooks:
     collectives_s: Callable[[], float] = lambda: 0.0
     """called on every worker at the begin of a generation. Seconds that collectives must wait at least, until the
     generation has measured its own steps. 0: not known"""
+    caps: Callable[[], LoweredCaps | None] = lambda: None
+    """called on rank 0 at the begin of a generation: the caps that this run has lowered. None: none"""
     events: Callable[[], Sequence[Event]] = lambda: ()
     """called on every worker after every step. The returned events go into the ledger"""
     begin: Callable[["nn.Module"], None] = lambda _model: None

@@ -5,7 +5,6 @@ import platform
 import time
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from importlib import metadata
 from typing import Any
 
@@ -17,8 +16,8 @@ from planner.errors import PlannerError, StoreError
 from planner.events.event import Event, facts_of
 from planner.events.resuming import ChangeAccepted
 from planner.events.training import HeldOutNotFinite
-from planner.job import Job, batch_sizes
-from planner.plan import BatchSizes, make_plan
+from planner.job import Job
+from planner.plan import make_plan
 from planner.store.jobs import job_digest
 from planner.store.ledger import LedgerWriter
 from planner.store.records import (
@@ -27,6 +26,7 @@ from planner.store.records import (
     EventRecord,
     FileDigest,
     GenerationRecord,
+    LoweredCapRecord,
     Manifest,
     Record,
 )
@@ -59,13 +59,13 @@ class Journal:
         self._job_digest = job_digest(job) if start.has_job else world.from_first(lambda: run.keep_job(job))
         self._ledger: LedgerWriter | None = None
         self._failure: PlannerError | None = None
-        world.from_first(partial(self._open_ledger, batch_sizes(job)))
+        world.from_first(self._open_ledger)
         if self._setup.order.num_held_out:
-            sizes = replace(batch_sizes(job), global_batch=self._setup.order.num_held_out)
+            sizes = replace(setup.sizes, global_batch=self._setup.order.num_held_out)
             self._eval_plan = make_plan(sizes, world.world_size)
 
-    def _open_ledger(self, sizes: BatchSizes) -> None:
-        start, setup, plan = self._start, self._setup, self._setup.plan
+    def _open_ledger(self) -> None:
+        start, setup, plan, sizes = self._start, self._setup, self._setup.plan, self._setup.sizes
         header = GenerationRecord(
             generation=start.generation,
             run_id=start.run_id,
@@ -78,6 +78,7 @@ class Journal:
             max_micro=plan.max_micro,
             max_tokens=sizes.max_tokens,
             attention_at=sizes.attention_at,
+            lowered=tuple(map(LoweredCapRecord.of, setup.lowered)),
             layout_version=plan.layout_version,
             plan_digest=plan.digest,
             identity=setup.identity,
@@ -161,6 +162,11 @@ class Journal:
     def generation(self) -> int:
         """The number of this generation."""
         return self._start.generation
+
+    @property
+    def largest_evaluated(self) -> int:
+        """The largest micro-batch of an evaluation, in samples. 0 without held-out samples."""
+        return self._eval_plan.max_micro_batch if self._setup.order.num_held_out else 0
 
     @property
     def total_steps(self) -> int:

@@ -22,13 +22,14 @@ from planner.errors import PlannerError, StoreError
 from planner.events.event import Event
 from planner.events.resuming import SettingChanged
 from planner.events.training import AttentionChosen, DataNote, GenerationStopped
-from planner.job import HfModel, Job, data_spec_of
+from planner.job import HfModel, Job, batch_sizes, data_spec_of
 from planner.job.compute import DECIDE_ATTENTION, attention_choices, attention_order
 from planner.job.gradient import accumulator_placement, gradient_rule
 from planner.job.step_schedule import StepSchedule, conversions, repeated_samples
 from planner.keeper.addresses import Keepers
 from planner.plan import FIRST_COLLECTIVES_S
 from planner.plan.commit_size import COPIES_ON_OWN_NODE, COPIES_ON_TWO_NODES
+from planner.plan.lowered_caps import Caps, LoweredCap
 from planner.provenance.identity import ATTENTION
 from planner.store.data_facts import evaluation_in
 from planner.store.jobs import job_digest
@@ -63,7 +64,7 @@ from planner.train.saves import Saves
 from planner.train.setup import Launch, Setup, set_up
 from planner.train.shared_storage import require_shared_storage
 from planner.train.state import TrainState
-from planner.train.world import World
+from planner.train.world import World, device_kind
 
 WriteNote = Callable[[Event], None]
 """writes an event into the ledger"""
@@ -147,7 +148,8 @@ def begin(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
     held = newest_held(world, keepers)
     if held is None:  # otherwise the first commit does it, so that no resize waits for storage
         require_shared_storage(world, run.storage)
-    setup = world.agree(lambda: set_up(launch.job, world.world_size))
+    lowered = _lowered(launch.job, world, hooks)
+    setup = world.agree(lambda: set_up(launch.job, world.world_size, lowered))
     world.require_equal("the version of planner", VERSION)
     world.require_equal("the data", _data_text(setup))
     world.require_equal("the model's files", setup.model)
@@ -160,6 +162,13 @@ def begin(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
     claimed = claim(launch, world, run, setup, held)
     determinism.set_up(launch.job)
     return Generation(job=launch.job, world=world, run=run, setup=setup, claim=claimed, hooks=hooks, keepers=keepers)
+
+
+def _lowered(job: Job, world: World, hooks: Hooks) -> tuple[LoweredCap, ...]:
+    """The lowerings of caps for the kinds of devices of this group. Collective."""
+    devices = frozenset(world.gather(device_kind(world.device)))
+    caps = world.from_first(hooks.caps)
+    return () if caps is None else caps.for_job(Caps.of(batch_sizes(job))).where(devices)
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ One step on one worker, in the order of `Loop._steps`. Names are in `planner/tra
 
 import itertools
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 
@@ -101,6 +101,8 @@ class Loop:
         )
         self._passes: Callable[[], int] = _PassCounter(state.model)
         self._step = self._repeated_steps = 0
+        self.batches: Sequence[MicroBatch] = ()
+        """this worker's micro-batches of the step that it computes"""
         self._has_remarked = False
         self._eval_s = self._durable_after_s = 0.0
         self._collective_timeout = CollectiveTimeout(
@@ -126,6 +128,11 @@ class Loop:
         if remark := self._objective.remark(work.totals):
             self._journal.note(ObjectiveRemark(step=work.number, text=remark))
             self._has_remarked = True
+
+    @property
+    def largest_evaluated(self) -> int:
+        """The largest micro-batch of an evaluation, in samples. 0 without held-out samples."""
+        return self._journal.largest_evaluated
 
     @property
     def outcome(self) -> GenerationEnd:
@@ -158,7 +165,7 @@ class Loop:
     def _steps(self, prefetcher: Prefetcher, step: int, cursor: int) -> Iterator[Step]:
         self._step = step
         evidence: Evidence | None = None
-        loaded, failure = _ready(prefetcher.start()) if step < self._total_steps else (LoadedStep(), None)
+        loaded, failure = ready(prefetcher.start()) if step < self._total_steps else (LoadedStep(), None)
         # All messages of a generation have the same length: an all-reduce needs that on all workers.
         nothing = (0.0,) * (1 + len(self._objective.metrics))
         # The first message has no evidence. It brings the counts that the first step's losses are divided by.
@@ -189,6 +196,7 @@ class Loop:
 
             started_s = time.monotonic()
             self._meter.begin_step(loaded)
+            self.batches = loaded.batches
             # From here on, `step` and `cursor` are those after this step, as records and commits name them.
             step, cursor = step + 1, cursor + self._plan.global_batch
             # Before the gradients: the rows of the step after this one are read while this one computes.
@@ -198,7 +206,7 @@ class Loop:
             self._step = step
             done = loaded
             # The message carries the next step's counts, so it waits for the rows, also on a slow disk.
-            loaded, failure = _ready(upcoming) if upcoming else (LoadedStep(), None)
+            loaded, failure = ready(upcoming) if upcoming else (LoadedStep(), None)
             self._meter.watch.lap("data")
             # Before the update: the optimizer computes while gloo sums.
             pending = control.start(
@@ -236,7 +244,7 @@ class Loop:
             yield step
             parts, check_sum = step.result()
             backward_passes += step.num_backward
-            is_settled = self._state.sums.settle()
+            is_settled = self.settle()
             self._meter.watch.lap("backward")
             if is_settled:
                 # A user's own loop may call its model any number of times. A micro-batch has one backward.
@@ -246,6 +254,10 @@ class Loop:
             # None, not zero: FSDP would add to a gradient that is there, and memory is free while the step is repeated.
             self._state.model.zero_grad(set_to_none=True)
         raise AssertionError  # the loop above has no other end
+
+    def settle(self) -> bool:
+        """Finish the step's sums. False if a gradient was beyond the integers' range, so that the step is repeated."""
+        return self._state.sums.settle()
 
     def _tally(
         self,
@@ -302,7 +314,7 @@ class _PassCounter:
         return self._count
 
 
-def _ready(future: "Future[LoadedStep]") -> tuple[LoadedStep, PlannerError | None]:
+def ready(future: "Future[LoadedStep]") -> tuple[LoadedStep, PlannerError | None]:
     """The loaded step, or the error. The control message reports it, so that all workers stop together."""
     try:
         return future.result(), None

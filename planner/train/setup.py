@@ -14,7 +14,8 @@ from planner.data.source_stamps import data_stamps
 from planner.job import After, Job, batch_sizes
 from planner.job.step_schedule import StepSchedule, lengths
 from planner.order.order import Order
-from planner.plan import Plan, make_plan
+from planner.plan import BatchSizes, Plan, make_plan
+from planner.plan.lowered_caps import LoweredCap, lowered_sizes
 from planner.provenance.data_facts import data_facts
 from planner.provenance.identity import ATTENTION, DEVICE, MODEL, identity_of, open_data
 from planner.provenance.stage import STAGE, require_pinned
@@ -73,6 +74,10 @@ class Setup:
     folders: JobFolders
     after: After | None
     """the commit of an earlier run that the first weights are from"""
+    sizes: BatchSizes
+    """the job's, with the caps that were lowered for a kind of device of this group"""
+    lowered: tuple[LoweredCap, ...]
+    """why those caps are lower than the job's"""
     device: str = ""
     """hardware and torch, on which `bitwise` results depend. Empty in other jobs"""
     attention: str = ""
@@ -92,8 +97,8 @@ class Setup:
         return {name: value for name, value in facts.items() if value}
 
 
-def set_up(job: Job, world_size: int) -> Setup:
-    """Open the data and make the plan.
+def set_up(job: Job, world_size: int, lowered: tuple[LoweredCap, ...] = ()) -> Setup:
+    """Open the data and make the plan. `lowered` are the lowerings of caps for the devices of the group.
 
     Raises:
         UserError: the data or the model's files cannot be read, or no plan fits the job at this world size.
@@ -102,13 +107,16 @@ def set_up(job: Job, world_size: int) -> Setup:
     folders = JobFolders.of(job, ModelFolder.find)
     model = folders.fingerprint()
     folders.require_same_tokens()
+    sizes = lowered_sizes(batch_sizes(job), lowered)
     return Setup(
         dataset=dataset,
         order=order,
         identity=identity_of(job, dataset, order),
         lengths=lengths(job, order.num_samples),
-        plan=make_plan(batch_sizes(job), world_size),
+        plan=make_plan(sizes, world_size),
         model=model,
         folders=folders,
         after=require_pinned(job),
+        sizes=sizes,
+        lowered=lowered,
     )

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
+from planner.base.memory_errors import CPU
 from planner.errors import PlannerError, TrainingFailed
 from planner.plan import FIRST_COLLECTIVES_S
 from planner.train.collectives import needs_staging
@@ -142,6 +143,11 @@ def _shared_gpu(chosen: torch.device) -> torch.device:
     if not torch.cuda.is_available():
         raise TrainingFailed(f"{SHARED_GPU} is set, but torch sees no GPU here. Unset it to train on the CPU")
     return torch.device("cuda", 0)
+
+
+def device_kind(device: torch.device) -> str:
+    """The kind of a device: a GPU's name, or `CPU`."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else CPU
 
 
 def make_current(device: torch.device) -> None:

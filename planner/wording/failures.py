@@ -1,7 +1,10 @@
 """Sentences of `planner.events.failures`."""
 
+from collections.abc import Mapping
 from typing import assert_never
 
+from planner.base.disk import size_text
+from planner.base.memory_errors import MemoryPlace
 from planner.base.text import counted, duration
 from planner.events import failures
 from planner.wording.sentence import text_of
@@ -19,8 +22,9 @@ def _worker_died(event: failures.WorkerDied) -> str:
 
 
 def memory_text(error: str) -> str:
-    """An error's text, if a GPU had no memory left, with what to lower. Empty for other errors."""
-    if "out of memory" not in error.lower():  # torch.OutOfMemoryError, and CUDA's own where torch asks for none
+    """An error's text, if a device had no memory left, with what to lower. Empty for other errors."""
+    # torch.OutOfMemoryError, CUDA's own where torch asks for none, and that of torch's allocator on the CPU.
+    if not any(text in error.lower() for text in ("out of memory", "can't allocate memory")):
         return ""
     # Of torch's text, the first two sentences have the numbers. The rest is for people who tune its allocator.
     told = ". ".join(error.splitlines()[0].split(". ")[:2]).rstrip(".")
@@ -30,6 +34,61 @@ def memory_text(error: str) -> str:
 @text_of.register
 def _worker_failed(event: failures.WorkerFailed) -> str:
     return f"{_where(event.rank, event.node)}: {memory_text(event.error) or event.error}"
+
+
+_PLACES: Mapping[MemoryPlace, str] = {
+    "forward": "in the forward pass",
+    "loss": "in the loss",
+    "backward": "in the backward pass",
+    "evaluation": "in the evaluation",
+    "optimizer": "in the optimizer's step",
+    "start": "before the first step",
+    "data": "while it read rows",
+    "reference": "while it computed the reference's log-probabilities",
+    "saving": "while it saved a step",
+}
+
+
+def _caps(max_micro: int, max_tokens: int | None) -> str:
+    """`batch.max_micro: 8`, and the cap on tokens if there is one."""
+    tokens = "" if max_tokens is None else f" and batch.max_tokens: {max_tokens}"
+    return f"batch.max_micro: {max_micro}{tokens}"
+
+
+@text_of.register
+def _out_of_memory(event: failures.OutOfMemory) -> str:
+    asked = "" if event.asked_bytes is None else f" (it asked for {size_text(event.asked_bytes)})"
+    return f"{_where(event.rank, event.node)}, {event.device}: out of memory {_PLACES[event.place]}{asked}"
+
+
+@text_of.register
+def _cap_lowered(event: failures.CapLowered) -> str:
+    was = _caps(event.reason.max_micro, event.reason.max_tokens)
+    now = _caps(event.max_micro, event.max_tokens)
+    return f"{text_of(event.reason)}. On {event.reason.device}, this run goes on with {now} in place of {was}"
+
+
+@text_of.register
+def _stops_for_memory(event: failures.StopsForMemory) -> str:
+    reason, found = text_of(event.reason), event.reason
+    write = "" if event.max_micro is None else _caps(event.max_micro, event.max_tokens)
+    match event.why:
+        case "bitwise":
+            change = f"Write {write}, and resume with --accept recipe" if write else _OTHER_WAYS
+            return f"{reason}. With batch.equality: bitwise, micro-batches decide the bits. {change}"
+        case "one_sample":
+            return f"{reason}, with one sample in a micro-batch. {_OTHER_WAYS}"
+        case "again":
+            now = _caps(found.max_micro, found.max_tokens)
+            return f"{reason}, for the second time there, with {now}: a lower cap does not help. {_OTHER_WAYS}"
+        case _:
+            assert_never(event.why)
+
+
+_OTHER_WAYS = (
+    "To need less memory, set train.precision: bf16 or train.activation_checkpointing: true, train adapters "
+    "(model.lora), lower model.context, or use more or larger devices"
+)
 
 
 @text_of.register

@@ -9,10 +9,12 @@ import pytest
 
 from planner.base.disk import size_text
 from planner.base.text import duration
+from planner.plan.lowered_caps import Caps, LoweredCap, LoweredCaps
 from planner.runner import dry_run, local
 from planner.store import storage
 from planner.store.lease import DriverLease
 from planner.store.lease_record import lease_name, this_driver
+from planner.store.lowered_caps import keep_caps
 from planner.store.records import seal
 from planner.store.storage import Storage
 
@@ -217,6 +219,20 @@ def test_a_resume_says_where_it_would_begin(cli, longer):
     assert (found["begins"], found["step"], found["total_steps"]) == ("resuming at step 4 of 9", 4, 9)
     assert (found["plan"]["world_size"], found["plan"]["shares"], found["notes"]) == (6, [[6, 1]], [])
     assert sorted(run.rglob("*")) == before
+
+
+def test_a_resume_says_which_caps_the_run_has_lowered(cli, longer):
+    """Of the last for each kind of device. With another cap in the job file, it begins anew."""
+    run, arguments = longer
+    arguments = [*arguments, "--set", "batch.max_micro=8", "--dry-run"]
+    eight, four, two = (Caps(max_micro=most) for most in (8, 4, 2))
+    lowered = tuple(
+        LoweredCap(device="CPU", place="loss", was=was, now=now) for was, now in [(eight, four), (four, two)]
+    )
+    keep_caps(Storage(str(run)), LoweredCaps(of=eight, lowered=lowered))
+    said = "CPU was out of memory in this run, so micro-batches there have at most 2 samples."
+    assert said in cli("run", *arguments).out
+    assert said not in cli("run", *arguments, "--set", "batch.max_micro=7").out
 
 
 def test_what_differs_from_the_runs_job_is_listed(cli, longer):

@@ -275,13 +275,13 @@ def odd_names(place):
 
 @good
 def a_failure_and_a_status_that_are_torn(place):
-    for name in ("failure.json", "status.json"):
+    for name in ("failure.json", "status.json", "caps.json"):
         (place.run / name).write_text("{")
 
 
 @good
 def folders_in_the_place_of_files(place):
-    for name in ("failure.json", "status.json"):
+    for name in ("failure.json", "status.json", "caps.json"):
         (place.run / name).mkdir()
 
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from planner.elastic.controller import ElasticController
 from planner.elastic.states import Rules
 from planner.plan import BatchSizes, ResizeCost, WorkerRange
+from planner.plan.lowered_caps import Caps, LoweredCaps
 
 
 def elastic_controller(least=1, most=4, max_micro=4, clock=lambda: 0.0):
@@ -17,7 +18,7 @@ def elastic_controller(least=1, most=4, max_micro=4, clock=lambda: 0.0):
 def silent_controller(**others):
     """What takes all that it is told, and has no events."""
     parts = {"started": lambda _nodes: None, "reported": lambda _metrics: None, "events": (), "bad_nodes": ()}
-    return SimpleNamespace(**{**parts, **others})
+    return SimpleNamespace(**{**parts, "caps": LoweredCaps(of=Caps(max_micro=4)), **others})
 
 
 def workers_on(nodes, asked=None):

@@ -44,7 +44,7 @@ def make(published, done):  # noqa: ARG001
             plan_change=lambda *change: done.append(("change", *change)),
         )
         observer = SimpleNamespace(group=group, leaving={"b"}, census=None, places={}, **others)
-        return Actuator(controller, observer, Reporter(controller, "l"), None)
+        return Actuator(controller, observer, Reporter(controller, "l", ""), None)
 
     return make
 

@@ -5,10 +5,16 @@ from types import SimpleNamespace
 import pytest
 from made_up_groups import elastic_controller, group_on, poll, silent_controller, workers_on
 
+from planner.base import memory_errors
 from planner.base.user_errors import CodeError, UserCodeFailed
+from planner.dispatch import launch, worker
 from planner.dispatch.mailbox import PARKED
 from planner.errors import TrainingFailed
 from planner.events.failures import StartFailed
+from planner.plan.lowered_caps import Caps, LoweredCaps
+from planner.store.lowered_caps import CAPS_FILE, caps_of_text, keep_caps, read_caps
+from planner.store.run_folder import RunFolder
+from planner.store.storage import Storage
 
 pytestmark = pytest.mark.usefixtures("ray_environment")
 
@@ -37,11 +43,11 @@ def observer(observers, told):  # noqa: ARG001
     return make(observers, silent_controller())
 
 
-def make(observers, controller, room=()):
+def make(observers, controller, room=(), run=""):
     from planner.dispatch.ray_internal.reporter import Reporter
 
     autoscaler = SimpleNamespace(room=lambda: dict.fromkeys(room, 1))
-    return observers.Observer(controller, Reporter(controller, "l"), autoscaler, "l")
+    return observers.Observer(controller, Reporter(controller, "l", run), autoscaler, "l")
 
 
 @pytest.fixture
@@ -201,3 +207,70 @@ def test_workers_are_kept_off_bad_nodes_if_there_is_room_without_them(observers,
     assert observer.label_selector(4) is None
     observer._probe(set("c"))
     assert observer.label_selector(2) == {"ray.io/node-id": "!in(b,c)"}
+
+
+def lacking(device="CPU", place="forward", max_micro=4):
+    facts = {"max_tokens": None, "tokens": None, "longest": None, "asked_bytes": None, "error": "no room"}
+    return memory_errors.OutOfMemory(
+        memory_errors.MemoryFacts(device=device, place=place, max_micro=max_micro, samples=max_micro, **facts)
+    )
+
+
+def test_workers_without_memory_lower_the_cap_and_the_run_keeps_it(observers, looks_at, told, tmp_path):
+    """Not that of the worker whose collective broke. The next group is told, and later launches."""
+    looks_at()
+    controller, storage = elastic_controller(), Storage(str(tmp_path))
+    observer = make(observers, controller, run=str(tmp_path))
+    controller.started(("a", "b", "c"))
+    errors = {0: RuntimeError("connection reset"), 1: lacking("NVIDIA A"), 2: lacking("NVIDIA A")}
+    observer.failed(group_on("abc"), errors)
+    (lowered,) = controller.caps.lowered
+    assert (lowered.device, lowered.now) == ("NVIDIA A", Caps(max_micro=2))
+    assert controller.bad_nodes == ()
+    assert read_caps(storage) == controller.caps
+    assert told["state-l"].startswith("worker 1 on node b, NVIDIA A: out of memory in the forward pass. On NVIDIA A")
+    observer._reporter.tell_next_group(60.0)
+    assert caps_of_text(told["caps-l"]) == controller.caps
+
+
+def test_a_run_that_cannot_be_lowered_ends_with_a_sentence(observers, looks_at, told):
+    looks_at()
+    controller = elastic_controller(max_micro=1)
+    observer = make(observers, controller)
+    controller.started(("a", "b"))
+    with pytest.raises(TrainingFailed, match="with one sample in a micro-batch"):
+        observer.failed(group_on("ab"), {0: lacking(max_micro=1)})
+    assert "with one sample in a micro-batch. To need less memory, set" in told["verdict-l"]
+
+
+def test_a_folder_that_cannot_be_written_ends_no_run(observers, looks_at, told, tmp_path):  # noqa: ARG001
+    """A later launch would lower the caps again."""
+    looks_at()
+    (tmp_path / "file").write_text("")
+    observer = make(observers, controller := elastic_controller(), run=str(tmp_path / "file"))
+    controller.started(("a", "b"))
+    observer.failed(group_on("ab"), {0: lacking()})
+    assert controller.caps.lowered
+
+
+@pytest.mark.parametrize("found", ["", "{", None])
+def test_a_worker_that_learns_of_no_caps_trains_with_the_jobs(monkeypatch, found):
+    """The store has none, or others, or does not answer."""
+
+    def kv_get(key):
+        if found is None:
+            raise ConnectionError(key)
+        return found
+
+    monkeypatch.setattr(worker, "kv_get", kv_get)
+    assert worker.lowered_caps("l") is None
+
+
+def test_a_later_launch_begins_with_the_kept_caps(tmp_path):
+    """And with none if they cannot be read."""
+    run = RunFolder(Storage(str(tmp_path)))
+    assert launch._lowered_caps(run) is None
+    keep_caps(run.storage, found := LoweredCaps(of=Caps(max_micro=4)))
+    assert launch._lowered_caps(run) == found
+    (tmp_path / CAPS_FILE).write_text("{")
+    assert launch._lowered_caps(run) is None

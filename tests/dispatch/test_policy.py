@@ -63,7 +63,7 @@ def make(monkeypatch):
             keep_processes=True,
             make_census=lambda: None,
         )
-        real = Reporter(None, "l")
+        real = Reporter(None, "l", "")
         policy._observer = Recorder("observer", calls, is_due=is_due, look=looks)
         policy._actuator = Recorder("actuator", calls)
         policy._autoscaler = Recorder("autoscaler", calls)

@@ -43,7 +43,7 @@ def controller():
 def reporter(controller):
     from planner.dispatch.ray_internal.reporter import Reporter
 
-    return Reporter(controller, "l")
+    return Reporter(controller, "l", "")
 
 
 def test_a_group_that_steps_is_no_longer_loading(reporter, published):

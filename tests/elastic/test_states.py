@@ -22,7 +22,9 @@ from planner.elastic.mistakes import GaveUp
 from planner.elastic.states import Ending, Idle, Rules, Running, State, Stopping, Waiting, Warming
 from planner.elastic.step import step
 from planner.elastic.view import Act, View
+from planner.events.failures import OutOfMemory
 from planner.plan import BatchSizes, ResizeCost, WorkerRange, make_plan
+from planner.plan.lowered_caps import least_caps
 
 NODES = [f"n{i}" for i in range(8)]
 LOOK_S = 0.5
@@ -32,6 +34,14 @@ IN_MEMORY: set[bool] = set()
 MOVES: set[tuple[str, str]] = set()
 # Longer than any wait that the controller may make while there is room: a hold of half an hour, newcomers of an hour.
 PATIENCE_S = 2 * 3600.0
+
+
+def out_of_memory(place, node, max_micro):
+    """Of a worker whose largest micro-batch is the cap."""
+    unknown = dict.fromkeys(["max_tokens", "tokens", "longest", "asked_bytes"])
+    return OutOfMemory(
+        rank=0, node=node, device="CPU", place=place, max_micro=max_micro, samples=max_micro, error="x", **unknown
+    )
 
 
 class Walk(RuleBasedStateMachine):
@@ -181,6 +191,23 @@ class Walk(RuleBasedStateMachine):
             self.controller.failed(node if is_lost else frozenset(), frozenset() if is_lost else node, "it died")
         except GaveUp:
             self.is_over = True
+
+    @precondition(lambda self: self.group)
+    @rule(place=st.sampled_from(["forward", "optimizer", "start"]), rank=st.integers(0, 7))
+    def a_worker_runs_out_of_memory(self, place, rank):
+        """With the caps that its group was told. They never rise."""
+        node, caps = self.group[rank % len(self.group)], self.controller.caps
+        failure = out_of_memory(place, node, least_caps(caps.of, caps.lowered).max_micro)
+        did_steps = self.num_steps > 0 and self.step > self.durable_step
+        self.may_be_held |= did_steps and self.controller.state.group.can_hold
+        self.forget_group()
+        try:
+            self.controller.failed(frozenset(), frozenset({node}), failure, None, (failure,))
+        except GaveUp:
+            self.is_over = True
+        found = self.controller.caps
+        assert found.lowered[: len(caps.lowered)] == caps.lowered
+        assert least_caps(found.of, found.lowered).is_within(least_caps(caps.of, caps.lowered))
 
     @precondition(lambda self: self.group)
     @rule()

@@ -9,6 +9,7 @@ from planner.job import Job, batch_sizes
 from planner.job.step_schedule import learning_rate, lengths
 from planner.plan import make_plan
 from planner.plan.by_length import ByLength, placement
+from planner.plan.lowered_caps import lowered_sizes
 from planner.provenance.data_facts import data_facts
 from planner.provenance.identity import identity_of, open_data
 from planner.store.ledger import LedgerWriter
@@ -20,6 +21,7 @@ from planner.store.records import (
     EventRecord,
     FileDigest,
     GenerationRecord,
+    LoweredCapRecord,
     Manifest,
     MeasurementRecord,
     StepRecord,
@@ -98,6 +100,21 @@ class MadeUpRun:
             AcceptedChange(field=field, before=str(getattr(before, field)), now=str(getattr(self._identity, field)))
             for field in (before.differences(self._identity) if before else ())
         )
+        return self
+
+    def begin_lowered(self, workers, parent, lowered):
+        """Begin a generation whose caps were lowered, from a commit."""
+        sizes = lowered_sizes(batch_sizes(self.job), lowered)
+        plan = make_plan(sizes, workers)
+        self.begin(
+            workers,
+            parent,
+            max_micro=sizes.max_micro,
+            max_tokens=sizes.max_tokens,
+            plan_digest=plan.digest,
+            lowered=tuple(map(LoweredCapRecord.of, lowered)),
+        )
+        self._plan = plan
         return self
 
     def begin(self, workers, parent="", *, is_held=False, **changed):

@@ -30,6 +30,18 @@ MOVED = "4 -> 8, 0.5 s per step instead of 1 s"
 WON_BACK = {"win_back_s": 2.8, "pause_s": 1.4, "remaining_s": 10_000.0}
 FAILED = Message(text="it died")
 
+LACKING = "worker 0 on node bbbbbbbb, CPU: out of memory in the backward pass (it asked for 1.1 GB)"
+OTHER_WAYS = (
+    "To need less memory, set train.precision: bf16 or train.activation_checkpointing: true, train adapters "
+    "(model.lora), lower model.context, or use more or larger devices"
+)
+
+
+def lacking(place="backward", **facts):
+    known = {"max_micro": 8, "max_tokens": None, "samples": 8, "tokens": None, "longest": None, "asked_bytes": 2**30}
+    return failures.OutOfMemory(rank=0, node="b" * 56, device="CPU", place=place, error="no room", **{**known, **facts})
+
+
 SIZING = [
     (move(4, 8), MOVED),
     (move(4, 8, on_one_machine=True), f"{MOVED} (if nodes had cores of their own)"),
@@ -275,6 +287,51 @@ FAILURES = [
         "no progress for 61 s (limit 60 s), and 1 worker did not answer",
     ),
     (failures.ParkTimedOut(after_s=60.0), "they had not parked after 60 s"),
+    *[
+        (lacking(place, asked_bytes=None), f"worker 0 on node bbbbbbbb, CPU: out of memory {where}")
+        for place, where in [
+            ("forward", "in the forward pass"),
+            ("loss", "in the loss"),
+            ("backward", "in the backward pass"),
+            ("evaluation", "in the evaluation"),
+            ("optimizer", "in the optimizer's step"),
+            ("start", "before the first step"),
+            ("data", "while it read rows"),
+            ("reference", "while it computed the reference's log-probabilities"),
+            ("saving", "while it saved a step"),
+        ]
+    ],
+    (lacking(), LACKING),
+    (
+        failures.CapLowered(reason=lacking(), max_micro=4, max_tokens=None),
+        f"{LACKING}. On CPU, this run goes on with batch.max_micro: 4 in place of batch.max_micro: 8",
+    ),
+    (
+        failures.CapLowered(reason=lacking(max_tokens=4096), max_micro=4, max_tokens=2048),
+        (
+            f"{LACKING}. On CPU, this run goes on with batch.max_micro: 4 and batch.max_tokens: 2048 in place of "
+            "batch.max_micro: 8 and batch.max_tokens: 4096"
+        ),
+    ),
+    (
+        failures.StopsForMemory(reason=lacking(), why="bitwise", max_micro=4, max_tokens=None),
+        (
+            f"{LACKING}. With batch.equality: bitwise, micro-batches decide the bits. Write batch.max_micro: 4, and "
+            "resume with --accept recipe"
+        ),
+    ),
+    (
+        failures.StopsForMemory(reason=lacking(), why="bitwise", max_micro=None, max_tokens=None),
+        f"{LACKING}. With batch.equality: bitwise, micro-batches decide the bits. {OTHER_WAYS}",
+    ),
+    (
+        failures.StopsForMemory(reason=lacking(), why="one_sample", max_micro=None, max_tokens=None),
+        f"{LACKING}, with one sample in a micro-batch. {OTHER_WAYS}",
+    ),
+    (
+        failures.StopsForMemory(reason=lacking(), why="again", max_micro=None, max_tokens=None),
+        f"{LACKING}, for the second time there, with batch.max_micro: 8: a lower cap does not help. {OTHER_WAYS}",
+    ),
     (failures.WorkersFailed(reason=FAILED), "the workers failed: it died"),
     (
         failures.NodeLeftOut(node="n2", deaths=3),

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import ray
 
+from planner.base import memory_errors
 from planner.base.text import last_line
 from planner.base.user_errors import UserCodeFailed, is_mistake
 from planner.dispatch import mailbox
@@ -14,7 +15,7 @@ from planner.dispatch.ray_internal import cluster_names as names
 from planner.dispatch.ray_internal.group_names import Worker
 from planner.elastic.mistakes import Mistake
 from planner.events.event import Event
-from planner.events.failures import Place, UserCodeRaised, Whereabouts, WorkerDied, WorkerFailed
+from planner.events.failures import OutOfMemory, Place, UserCodeRaised, Whereabouts, WorkerDied, WorkerFailed
 
 # A running machine accepts a connection at once, also across a data centre.
 _PROBE_S = 1.0
@@ -85,6 +86,21 @@ def mistake_of(errors: dict[int, Exception], nodes: dict[int, str]) -> Mistake |
     return Mistake(error=error, num_steps=failed.num_steps, node=node)
 
 
+def out_of_memory(errors: dict[int, Exception], nodes: dict[int, str]) -> tuple[OutOfMemory, ...]:
+    """The workers that ran out of memory: the first of each kind of device.
+
+    Args:
+        errors: of the ranks that failed.
+        nodes: the node of each rank of the group.
+    """
+    found: dict[str, OutOfMemory] = {}
+    for rank, error in sorted(errors.items()):
+        if isinstance(error, memory_errors.OutOfMemory):
+            facts = vars(error.facts)
+            found.setdefault(error.facts.device, OutOfMemory(rank=rank, node=nodes.get(rank), **facts))
+    return tuple(found.values())
+
+
 def lost_memory(errors: dict[int, Exception]) -> bool:
     """Whether the group only found that the copies which it was to load are gone (`MemoryLost`, on every worker)."""
     # By the type's name, because its module needs torch. Ray passes on the error itself: `WorkerGroupPollStatus.errors`
@@ -111,13 +127,18 @@ def _listens(node: names.NodeRow) -> bool:
 
 
 def cause(died: list[int], nodes: dict[int, str], errors: dict[int, Exception]) -> Event:
-    """How the first worker failed: one that died, else one whose code raised, else the first that Ray names."""
+    """How the first worker failed.
+
+    It is one that died, else one without memory, else one whose code raised, else the first that Ray names.
+    """
     code = failed_code(errors)
     # A worker that raised lives, and may only have met the death of another one.
     rank = died[0] if died else code[0] if code else next(iter(errors))
     node, error = nodes.get(rank), errors[rank]
     if died:
         return WorkerDied(rank=rank, node=node)
+    if lacking := out_of_memory(errors, nodes):
+        return lacking[0]
     if isinstance(error, UserCodeFailed):
         raised = error.error
         return UserCodeRaised(rank=rank, node=node, kind=raised.kind, message=raised.message, place=raised.place)

@@ -12,7 +12,15 @@ from planner.dispatch.keeper_census import Census
 from planner.dispatch.keepers import NodePlace, places
 from planner.dispatch.ray_internal import kv_get
 from planner.dispatch.ray_internal.autoscaler import Autoscaler
-from planner.dispatch.ray_internal.diagnosis import cause, culprit, has_died, lost_memory, mistake_of, silent_nodes
+from planner.dispatch.ray_internal.diagnosis import (
+    cause,
+    culprit,
+    has_died,
+    lost_memory,
+    mistake_of,
+    out_of_memory,
+    silent_nodes,
+)
 from planner.dispatch.ray_internal.group_names import PollStatus, Worker
 from planner.dispatch.ray_internal.groups import NewProcessesGroup
 from planner.dispatch.ray_internal.reporter import Reporter
@@ -193,7 +201,8 @@ class Observer:
         else:
             mistake = None if died else mistake_of(errors, nodes)
             with self._reporter.verdict():
-                self._controller.failed(dead, blamed, reason, mistake)
+                self._controller.failed(dead, blamed, reason, mistake, out_of_memory(errors, nodes))
+            self._reporter.keep_caps()
         self._reporter.tell_driver(*self._controller.events)
 
     def start_failed(self, error: Exception) -> None:

@@ -72,7 +72,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         super().__init__(scaling_config)
         self._controller, self._make_census = controller, make_census
         self._autoscaler = Autoscaler(scaling_config, run)
-        self._reporter = Reporter(controller, launch_id)
+        self._reporter = Reporter(controller, launch_id, run)
         self._observer = Observer(controller, self._reporter, self._autoscaler, launch_id)
         self.groups = GroupFactory(
             listener=self._observer,

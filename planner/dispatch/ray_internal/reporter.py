@@ -4,6 +4,7 @@ The driver reads Ray's key-value store (`planner.dispatch.mailbox`). The ledger 
 """
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,17 +19,24 @@ from planner.elastic.controller import ElasticController
 from planner.elastic.mistakes import GaveUp
 from planner.elastic.states import Waiting
 from planner.elastic.view import Act, View
-from planner.errors import TrainingFailed
+from planner.errors import StoreError, TrainingFailed
 from planner.events.event import Event
 from planner.events.outlook import Starts
+from planner.plan.lowered_caps import LoweredCaps
+from planner.store.lowered_caps import caps_to_text, keep_caps
+from planner.store.storage import Storage
 from planner.wording.event_text import text_of, text_of_all
+
+_log = logging.getLogger(__name__)
 
 
 class Reporter:
     """The only one here that makes texts of events."""
 
-    def __init__(self, controller: ElasticController, launch_id: str) -> None:
-        self._controller, self._launch_id = controller, launch_id
+    def __init__(self, controller: ElasticController, launch_id: str, run: str) -> None:
+        """Take the controller, the id of its launch, and the URL of the run's folder."""
+        self._controller, self._launch_id, self._run = controller, launch_id, run
+        self._kept_caps: LoweredCaps | None = None
         # What the driver's terminal shows.
         self._told: tuple[Event, ...] = ()
         self._tells_of_stop = False
@@ -119,8 +127,21 @@ class Reporter:
             workers[0].actor.execute.remote(mailbox.post_event, event)
 
     def tell_next_group(self, first_s: float) -> None:
-        """Publish for how many seconds the first collectives of the group that starts now may wait."""
+        """Publish for how many seconds the first collectives of the group that starts now may wait, and its caps."""
         self._try_to_put(mailbox.collectives_key, f"{first_s:.3f}")  # otherwise, it begins with the usual timeout
+        caps = self._controller.caps
+        self._try_to_put(mailbox.caps_key, caps_to_text(caps if caps.lowered else None))
+
+    def keep_caps(self) -> None:
+        """Keep the lowered caps in the run's folder, for later launches. Nothing if they are there."""
+        caps = self._controller.caps
+        if not caps.lowered or caps == self._kept_caps:
+            return
+        try:
+            keep_caps(Storage(self._run), caps)
+            self._kept_caps = caps
+        except StoreError:  # a later launch lowers them again
+            _log.warning("the lowered caps cannot be kept in the run's folder", exc_info=True)
 
     def _try_to_put(self, key: Callable[[str], str], text: str) -> None:
         """Publish what the run can do without."""
