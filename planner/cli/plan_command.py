@@ -28,13 +28,13 @@ from planner.plan.surplus import advice
 from planner.report.commit_text import commit_keys, plan_lines
 from planner.report.compute_text import compute_text, compute_value
 from planner.report.cost_text import Costs, cost_columns, cost_keys, cost_lines, plan_costs, surplus_lines
+from planner.report.dry_run_text import AUTO
 from planner.report.length_table import length_keys, length_lines
 from planner.report.memory_text import PlanMemory, memory_columns, memory_keys, memory_lines, plan_memory
 from planner.report.plan_table import plan_json, plan_table
 from planner.report.text_columns import wrapped
 from planner.runner.commit_size import commit_size
 from planner.runner.job_argument import plans, read_job
-from planner.runner.memory import memory_of
 from planner.runner.plan_rates import PlanRates, plan_rates
 from planner.wording.event_text import text_of
 
@@ -92,6 +92,9 @@ def plan(
     asked = None if gpus is None else parse_counts(gpus)
     there = None if cluster is None else _on_cluster(cluster, spec, asked)
     found = plans(spec, asked if there is None else there.counts)
+    memory = None if gpu is None else _memory(spec, found, gpu)
+    if isinstance(memory, PlanMemory):
+        found = list(memory.plans)
     on_a_node = None if there is None else there.workers_on_a_node
     timed = None if rates is None else plan_rates(spec, rates, prices, gpu, _most_on_a_node(on_a_node))
     shown = _Shown(
@@ -104,7 +107,7 @@ def plan(
         timed=timed,
         costs=None if timed is None else plan_costs(timed, found),
         by_length=_length_costs(spec, [plan.world_size for plan in found]) if lengths else None,
-        memory=None if gpu is None else _memory(spec, found, gpu),
+        memory=memory,
     )
     if as_json:
         mixes = None if there is None else there.mixes
@@ -163,7 +166,8 @@ def _print(shown: _Shown, width: int | None) -> None:
     if shown.by_length is not None:
         typer.echo("\n".join(["", *length_lines(shown.by_length, width)]))
     notes = () if there is None else there.notes
-    for note in filter(None, (*surplus_lines(shown.plans, costs), _outside(spec, counts), *notes)):
+    unknown = AUTO if spec.batch.max_micro == "auto" and not isinstance(shown.memory, PlanMemory) else ""
+    for note in filter(None, (unknown, *surplus_lines(shown.plans, costs), _outside(spec, counts), *notes)):
         typer.echo("\n".join(["", *wrapped(note, width, later="")]))
 
 
@@ -181,7 +185,9 @@ def _more_keys(shown: _Shown, plan: Plan) -> dict[str, object]:
 
 
 def _memory(job: Job, found: list[Plan], gpu: str) -> PlanMemory | NotKnown:
-    """What each row needs of a GPU."""
+    """What each row needs of a GPU. With `max_micro: auto`, each row has the largest micro-batch that fits."""
+    from planner.train.measured_memory import memory_of  # a plan without a GPU does not need it
+
     kind = gpu_kind(gpu)
     memory = memory_of(job, "cuda", lambda text: typer.echo(text, err=True))
     return memory if isinstance(memory, NotKnown) else plan_memory(job, memory, found, kind)
@@ -218,7 +224,7 @@ def _on_cluster(file: str, job: Job, asked: list[int] | None) -> "OnCluster":
 
 def _heading(job: Job) -> list[str]:
     batch = job.batch
-    caps = f"at most {batch.max_micro}"
+    caps = "as many as fit" if batch.max_micro == "auto" else f"at most {batch.max_micro}"
     if batch.max_tokens is not None:
         caps += f" samples and {batch.max_tokens:,} tokens"
     first = f"{job.name}: global batch {batch.global_batch}, {caps} in a micro-batch"
