@@ -41,6 +41,18 @@ class AttentionChosen(Event, name="attention_chosen"):
     """what the run computed with until now, if that is another one. Else empty"""
 
 
+class MicroBatchFitted(Event, name="micro_batch_fitted"):
+    """`batch.max_micro: auto` became a number, by the memory of a group's devices."""
+
+    max_micro: int
+    device: str
+    """kind of device: a GPU's name, or `CPU`"""
+    needed_bytes: int
+    """of each worker, as predicted"""
+    device_bytes: int
+    """of the smallest device, or of a worker's part of it"""
+
+
 class StepSkipped(Event, name="step_skipped"):
     """A step's gradient was not finite, so the weights did not change (`train.non_finite: skip`)."""
 

@@ -167,7 +167,7 @@ def micro_batches(plan_share: int, most: int) -> Iterator[int]:
 
     A share of 10 samples: 10 in one round, 5 in two, 4 in three, 3 in four, 2 in five, 1 in ten.
     """
-    size = min(plan_share, most)
+    size = ceil_div(plan_share, ceil_div(plan_share, most))
     while size > 1:
         yield size
         rounds = ceil_div(plan_share, size - 1)

@@ -53,7 +53,7 @@ def gpu_kind(text: str) -> GpuKind:
         PlanError: there is no such name, or several GPUs have it.
     """
     wanted = re.sub(r"^nvidia[-_ ]", "", text.strip().lower()).replace("_", "-").replace(" ", "-")
-    if size := _BY_SIZE.fullmatch(wanted):
+    if (size := _BY_SIZE.fullmatch(wanted)) and int(size[1]):
         return GpuKind(name=text, memory_bytes=int(size[1]) * 1024 * _MIB)
     wanted = re.sub(r"g(i?b)$", "g", wanted)
     found = [name for name in _MEMORY_MIB if wanted == name or wanted == name.rpartition("-")[0]]

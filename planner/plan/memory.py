@@ -18,7 +18,7 @@ Shapes: W workers, m rows of a micro-batch, T tokens of a row.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -176,7 +176,8 @@ class Items:
     @property
     def total(self) -> int:
         """Their sum."""
-        return sum(getattr(self, each.name) for each in fields(self))
+        state = self.weights + self.optimizer + self.reference + self.gradients
+        return state + self.gathered + self.exchange + self.activations + self.update
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ import torch
 from planner.base.disk import size_text
 from planner.base.host_memory import available_bytes
 from planner.errors import UserError
+from planner.events.training import MicroBatchFitted
 from planner.job import Job, workers_of
 from planner.job.memory import JobMemory, gpu_need, largest_micro, refusal, ways_out
 from planner.plan import BatchSizes, make_plan
@@ -22,8 +23,10 @@ from planner.train.world import World, device_kind
 _MOST_OF_HOST = 0.8
 
 
-def sizes_that_fit(job: Job, world: World, sizes: BatchSizes) -> BatchSizes:
-    """The batch sizes with the largest `max_micro` that fits on every worker. Unchanged if the job names a number.
+def sizes_that_fit(job: Job, world: World, sizes: BatchSizes) -> tuple[BatchSizes, MicroBatchFitted | None]:
+    """The batch sizes with the largest `max_micro` that fits on every worker, and what to tell of it.
+
+    Unchanged and nothing if the job names a number.
 
     Collective. One worker measures the model, or reads what was measured before.
 
@@ -31,11 +34,14 @@ def sizes_that_fit(job: Job, world: World, sizes: BatchSizes) -> BatchSizes:
         UserError: on every worker, if one sample does not fit, or what the model needs is not known.
     """
     if job.batch.max_micro != "auto":
-        return sizes
+        return sizes, None
     memory = world.from_first(lambda: _memory(job, world.device))
     num_bytes = min(world.gather(_device_bytes(world)))
     device = device_kind(world.device)
-    return world.agree(lambda: _fitting(job, memory, sizes, world.world_size, device, num_bytes))
+    found = world.agree(lambda: _fitting(job, memory, sizes, world.world_size, device, num_bytes))
+    need = gpu_need(memory, make_plan(found, world.world_size), num_bytes)
+    told = MicroBatchFitted(max_micro=found.max_micro, device=device, needed_bytes=need.total, device_bytes=num_bytes)
+    return found, told
 
 
 def _memory(job: Job, device: torch.device) -> JobMemory:

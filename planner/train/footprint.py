@@ -164,7 +164,7 @@ def _pass(model: nn.Module, sample: SampleSize, num_samples: int) -> Pass:
     parts = _Parts(counter)
     tokens = torch.zeros(num_samples * sample.rows, sample.tokens, dtype=torch.int64)
     places = torch.arange(tokens.numel())
-    targets = Targets(places=places, tokens=places, is_summed=sample.is_summed)
+    targets = Targets(places=places, tokens=torch.zeros_like(places), is_summed=sample.is_summed)
     blocks = list(blocks_of(model).values())
     with _noting(blocks, parts), counter:
         found = model(tokens, None, targets)

@@ -150,8 +150,8 @@ def begin(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
     if held is None:  # otherwise the first commit does it, so that no resize waits for storage
         require_shared_storage(world, run.storage)
     lowered = _lowered(launch.job, world, hooks)
-    sizes = sizes_that_fit(launch.job, world, batch_sizes(launch.job))
-    setup = world.agree(lambda: set_up(launch.job, world.world_size, lowered, sizes=sizes))
+    sizes, fitted = sizes_that_fit(launch.job, world, batch_sizes(launch.job))
+    setup = world.agree(lambda: set_up(launch.job, world.world_size, lowered, sizes=sizes, fitted=fitted))
     world.require_equal("the version of planner", VERSION)
     world.require_equal("the data", _data_text(setup))
     world.require_equal("the model's files", setup.model)
@@ -203,6 +203,8 @@ def looping(
     if not start.parent or start.changed:  # a resize changes none of these notes
         for event in (*conversions(job, setup.order.num_samples), *_first_events(job, setup, state)):
             journal.note(event)
+    if setup.fitted is not None:
+        journal.note(setup.fitted)
     if (chosen := _attention_to_tell(generation, state.model)) is not None:
         journal.note(chosen)
     if generation.claim.held is not None:

@@ -11,6 +11,7 @@ from planner.data.longest import require_fitting
 from planner.data.model_folder import ModelFolder
 from planner.data.paths import model_stamps
 from planner.data.source_stamps import data_stamps
+from planner.events.training import MicroBatchFitted
 from planner.job import After, Job, batch_sizes
 from planner.job.step_schedule import StepSchedule, lengths
 from planner.order.order import Order
@@ -78,6 +79,8 @@ class Setup:
     """the job's, with the caps that were lowered for a kind of device of this group"""
     lowered: tuple[LoweredCap, ...]
     """why those caps are lower than the job's"""
+    fitted: MicroBatchFitted | None = None
+    """what `batch.max_micro: auto` became. None: the job names a number"""
     device: str = ""
     """hardware and torch, on which `bitwise` results depend. Empty in other jobs"""
     attention: str = ""
@@ -98,7 +101,12 @@ class Setup:
 
 
 def set_up(
-    job: Job, world_size: int, lowered: tuple[LoweredCap, ...] = (), *, sizes: BatchSizes | None = None
+    job: Job,
+    world_size: int,
+    lowered: tuple[LoweredCap, ...] = (),
+    *,
+    sizes: BatchSizes | None = None,
+    fitted: MicroBatchFitted | None = None,
 ) -> Setup:
     """Open the data and make the plan.
 
@@ -107,6 +115,7 @@ def set_up(
         world_size: of the group.
         lowered: the lowerings of caps for the devices of the group.
         sizes: the batch sizes with what fits into those devices. None: those of the job.
+        fitted: what to tell of those.
 
     Raises:
         UserError: the data or the model's files cannot be read, or no plan fits the job at this world size.
@@ -127,4 +136,5 @@ def set_up(
         after=require_pinned(job),
         sizes=sizes,
         lowered=lowered,
+        fitted=fitted,
     )

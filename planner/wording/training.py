@@ -1,5 +1,6 @@
 """Sentences of `planner.events.training`."""
 
+from planner.base.disk import size_text
 from planner.base.text import counted, duration
 from planner.events import training
 from planner.wording.sentence import text_of
@@ -54,6 +55,12 @@ def gradient_text(event: training.StepSkipped) -> str:
     """Which gradient of which step is not finite."""
     where = event.tensor or "no single tensor (the norm itself overflows)"
     return f"step {event.step}: the gradient's norm is {event.norm}, in {where}"
+
+
+@text_of.register
+def _micro_batch_fitted(event: training.MicroBatchFitted) -> str:
+    room = f"{size_text(event.needed_bytes)} of {size_text(event.device_bytes)} ({event.device})"
+    return f"micro-batches have at most {counted(event.max_micro, 'sample')} (auto): {room}"
 
 
 @text_of.register

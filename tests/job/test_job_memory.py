@@ -1,0 +1,171 @@
+"""What a job needs of a GPU: its longest sample, the largest micro-batch that fits, and refusals."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.files.job_file import read_job
+from planner.job import Job, batch_sizes
+from planner.job.memory import (
+    gpu_need,
+    job_memory,
+    largest_micro,
+    micro_batches,
+    needs_second_model,
+    refusal,
+    sample_size,
+    ways_out,
+)
+from planner.plan import make_plan
+from planner.plan.memory import Footprint, Live, Pass, SampleSize, Unit, Units
+from planner.plan.plan import ceil_div
+
+GB = 10**9
+
+
+def make_job(**sections):
+    return Job.model_validate(
+        {
+            "name": "memory",
+            "model": {"kind": "gpt", "layers": 2, "width": 8, "heads": 2, "context": 16},
+            "data": {"kind": "text", "path": "corpus"},
+            "batch": {"global": 64, "max_micro": 8},
+            "train": {"steps": 4, "optimizer": {"kind": "adamw", "lr": 1e-3}},
+            **sections,
+        }
+    )
+
+
+def hf(**model):
+    return {"kind": "hf", "path": "models/one", "context": 512, **model}
+
+
+def of_gigabytes(per_sample, state=16):
+    """A model whose state takes so many GB on one worker, and a sample as many."""
+    unit = Unit(trained=state * GB // 16, frozen_bytes=0, gathered_bytes=0)
+
+    def live(count):
+        return Live(peak=round(per_sample * count * GB), end=0)
+
+    def passes(count):
+        return Pass(forward=live(count), loss=live(0), blocks=(live(0),), end=live(0))
+
+    return Footprint(
+        units=Units(rest=unit, blocks=(Unit(trained=0, frozen_bytes=0, gathered_bytes=0),)),
+        reference=None,
+        sample=SampleSize(rows=1, tokens=16, is_summed=True),
+        measured=((1, passes(1)), (2, passes(2))),
+    )
+
+
+@given(share=st.integers(1, 5000), most=st.integers(1, 4096))
+def test_each_size_of_a_micro_batch_saves_a_round(share, most):
+    """They fall, end with one sample, and each is the least for its number of rounds."""
+    sizes = list(micro_batches(share, most))
+    assert sizes[0] <= most
+    assert ceil_div(share, sizes[0]) == ceil_div(share, most)
+    assert sizes[-1] == 1
+    assert sizes == sorted(set(sizes), reverse=True)
+    rounds = [ceil_div(share, size) for size in sizes]
+    assert rounds == sorted(set(rounds))
+    assert all(
+        ceil_div(share, size) == size or ceil_div(share, size - 1) > ceil_div(share, size) for size in sizes[1:-1]
+    )
+
+
+@given(per_sample=st.floats(0.1, 40), world_size=st.integers(1, 64), gigabytes=st.integers(8, 180))
+def test_the_largest_micro_batch_fits_and_the_next_does_not(per_sample, world_size, gigabytes):
+    """At every number of workers."""
+    job = make_job()
+    found, room = job_memory(job, of_gigabytes(per_sample), "cuda"), gigabytes * GB
+
+    def need(size):
+        return gpu_need(found, make_plan(replace(batch_sizes(job), max_micro=size), world_size), room).total
+
+    most = largest_micro(found, batch_sizes(job), world_size, room)
+    sizes = list(micro_batches(ceil_div(64, world_size), 64))
+    assert most in {0, *sizes}
+    assert all(need(size) > room for size in sizes if size > most)
+    assert not most or need(most) <= room
+
+
+def test_what_a_gpu_needs_beside_tensors():
+    """cuBLAS, CUDA, what the allocator cannot use, and NCCL where there are several."""
+    found = job_memory(make_job(), of_gigabytes(1), "cuda")
+    one, two = (gpu_need(found, make_plan(batch_sizes(make_job()), count), 80 * GB) for count in (1, 2))
+    assert one.total == one.tensors.peak_bytes + one.workspace + one.slack + one.outside
+    assert two.outside == one.outside + 2**30
+    host = gpu_need(job_memory(make_job(), of_gigabytes(1), "cpu"), make_plan(batch_sizes(make_job()), 1), 80 * GB)
+    assert (host.workspace, host.outside) == (0, 0)
+
+
+def test_the_longest_sample():
+    """A pair has two rows. Only losses that are linear in log-probabilities sum them at once."""
+    assert sample_size(make_job()) == SampleSize(rows=1, tokens=16, is_summed=True)
+    pairs = {"data": {"kind": "pairs", "path": "rows"}, "model": hf()}
+    dpo = make_job(**pairs, objective={"kind": "dpo", "beta": 0.1})
+    assert sample_size(dpo) == SampleSize(rows=2, tokens=512, is_summed=False)
+
+
+@pytest.mark.parametrize(
+    ("objective", "model", "expected"),
+    [
+        ({"kind": "dpo", "beta": 0.1}, {}, True),
+        ({"kind": "dpo", "beta": 0.1, "reference": "cached"}, {}, False),
+        ({"kind": "dpo", "beta": 0.1, "reference": "none"}, {}, False),
+        ({"kind": "dpo", "beta": 0.1}, {"lora": {}}, False),
+        ({"kind": "dpo", "beta": 0.1, "reference_model": "models/two"}, {"lora": {}}, True),
+        ({"kind": "simpo", "beta": 2.0}, {}, False),
+    ],
+)
+def test_who_holds_a_second_model(objective, model, expected):
+    """A cached reference and adapters need none."""
+    job = make_job(data={"kind": "pairs", "path": "rows"}, model=hf(**model), objective=objective)
+    assert needs_second_model(job) == expected
+
+
+def test_a_refusal_names_the_nearest_and_what_to_try():
+    """The three counts that lack the least."""
+    found = job_memory(make_job(), of_gigabytes(1, state=400), "cuda")
+    said = refusal(found, batch_sizes(make_job()), range(1, 9), "l4-24g", 24 * GB)
+    assert said.startswith("one sample does not fit into l4-24g (24.0 GB): 8 GPUs lack 148.7 GB each")
+    assert [word for word in said.split() if word in "876"] == ["8", "7", "6"]
+    assert ways_out(make_job())[:2] == ["train.precision: bf16", "train.activation_checkpointing: selective"]
+    train = {
+        "steps": 4,
+        "optimizer": {"kind": "adamw", "lr": 1e-3},
+        "precision": "bf16",
+        "activation_checkpointing": True,
+    }
+    job = make_job(model=hf(), data={"kind": "chat", "path": "rows"}, objective={"kind": "sft"}, train=train)
+    assert ways_out(job) == ["model.lora", "a smaller model.context", "more GPUs"]
+
+
+def test_auto_is_for_jobs_whose_bits_and_models_planner_knows():
+    """Not for `bitwise`, and not for a user's own loop."""
+    assert batch_sizes(make_job(batch={"global": 24, "max_micro": "auto"})).max_micro == 24
+    with pytest.raises(ValueError, match="with equality bitwise the bits follow from max_micro"):
+        make_job(batch={"global": 24, "max_micro": "auto", "equality": "bitwise"})
+    own = {"model": {"kind": "own"}, "data": {"kind": "own", "path": "loop.py"}, "objective": {"kind": "own"}}
+    with pytest.raises(ValueError, match="your loop makes the model"):
+        make_job(**own, batch={"global": 24, "max_micro": "auto"}, train={"steps": 1, "optimizer": {"kind": "own"}})
+    with pytest.raises(ValueError, match="max_micro"):
+        make_job(batch={"global": 24, "max_micro": "automatic"})
+
+
+def test_the_word_is_read_from_a_job_file(tmp_path):
+    """As any other value."""
+    text = load_text(tmp_path)
+    assert read_job(text, ["batch.max_micro=auto"]).batch.max_micro == "auto"
+    assert read_job(text, ["batch.max_micro=3"]).batch.max_micro == 3
+
+
+def load_text(folder):
+    file = folder / "job.yaml"
+    file.write_text(
+        "name: one\nmodel: {kind: gpt, layers: 1, width: 8, heads: 2, context: 8}\ndata: {kind: text, path: corpus}\n"
+        "batch: {global: 8, max_micro: 2}\ntrain: {steps: 1, optimizer: {kind: adamw, lr: 0.001}}\n"
+    )
+    return file
