@@ -1,4 +1,4 @@
-"""Predicted memory of a worker (`planner.train.measured_memory`) beside what training takes: on the CPU, or on one GPU.
+"""Predicted memory of a worker (`planner.runner.memory`) beside what training takes: on the CPU, or on one GPU.
 
     python bench/memory.py                 8 configurations on the CPU, in one or two workers (ten minutes)
     python bench/memory.py --device cuda   more on one GPU. A piece of `bench/gpu.py`
@@ -34,7 +34,7 @@ from planner.job.memory import gpu_need, largest_micro, tensors_of
 from planner.plan import make_plan
 from planner.plan.factory import MAX_GLOBAL_BATCH
 from planner.rehearsal.local_workers import LocalWorkers
-from planner.train.measured_memory import memory_of
+from planner.runner.memory import job_memory_here
 from planner.train.setup import Launch
 
 _STEPS, _BOUND = 2, 0.1
@@ -247,7 +247,7 @@ def start(device: str, workers: int) -> LocalWorkers:
 
 def predicted(job: Job, case: Case, device: str, room: int) -> tuple[int, str]:
     """Bytes at most, and the moment."""
-    memory = memory_of(job, "cuda" if device == "cuda" else "cpu")
+    memory = job_memory_here(job, "cuda" if device == "cuda" else "cpu", print)
     plan = make_plan(batch_sizes(job), case.workers)
     if device == "cuda":
         need = gpu_need(memory, plan, room)
@@ -304,7 +304,7 @@ def auto(case: Case, where: str, room: int) -> dict[str, Any]:
         write_files(folder, case)
         job = job_for(folder, case, "cuda", case.micro)
         sizes = replace(batch_sizes(job), global_batch=MAX_GLOBAL_BATCH)  # so that the share is no limit
-        most = largest_micro(memory_of(job, "cuda"), sizes, 1, room)
+        most = largest_micro(job_memory_here(job, "cuda", print), sizes, 1, room)
         row: dict[str, Any] = {"configuration": f"auto: {case.name}", "where": where, "largest": most}
         for key, micro in (("ran", most), ("larger_ran", int(most * _BEYOND) + 1)):
             with start("cuda", 1) as workers:

@@ -35,6 +35,7 @@ from planner.report.plan_table import plan_json, plan_table
 from planner.report.text_columns import wrapped
 from planner.runner.commit_size import commit_size
 from planner.runner.job_argument import plans, read_job
+from planner.runner.memory import job_memory_here
 from planner.runner.plan_rates import PlanRates, plan_rates
 from planner.wording.event_text import text_of
 
@@ -186,10 +187,8 @@ def _more_keys(shown: _Shown, plan: Plan) -> dict[str, object]:
 
 def _memory(job: Job, found: list[Plan], gpu: str) -> PlanMemory | NotKnown:
     """What each row needs of a GPU. With `max_micro: auto`, each row has the largest micro-batch that fits."""
-    from planner.train.measured_memory import memory_of  # a plan without a GPU does not need it
-
     kind = gpu_kind(gpu)
-    memory = memory_of(job, "cuda", lambda text: typer.echo(text, err=True))
+    memory = job_memory_here(job, "cuda", lambda text: typer.echo(text, err=True))
     return memory if isinstance(memory, NotKnown) else plan_memory(job, memory, found, kind)
 
 

@@ -11,13 +11,14 @@ import torch
 
 from planner.base.disk import size_text
 from planner.base.host_memory import available_bytes
+from planner.data.measured_memory import memory_of
 from planner.errors import UserError
 from planner.events.training import MicroBatchFitted
 from planner.job import Job, workers_of
 from planner.job.memory import JobMemory, gpu_need, largest_micro, refusal, ways_out
 from planner.plan import BatchSizes, make_plan
 from planner.plan.commit_size import NotKnown
-from planner.train.measured_memory import memory_of
+from planner.train.footprint import footprint
 from planner.train.world import World, device_kind
 
 _MOST_OF_HOST = 0.8
@@ -45,7 +46,7 @@ def sizes_that_fit(job: Job, world: World, sizes: BatchSizes) -> tuple[BatchSize
 
 
 def _memory(job: Job, device: torch.device) -> JobMemory:
-    found = memory_of(job, "cuda" if device.type == "cuda" else "cpu")
+    found = memory_of(job, "cuda" if device.type == "cuda" else "cpu", footprint)
     if isinstance(found, NotKnown):
         raise UserError(f"batch.max_micro auto: {found.reason}. Write a number")
     return found

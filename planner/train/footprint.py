@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from planner.data.model_folder import ModelFolder
 from planner.job import GptModel, Job, Model, Train
-from planner.job.memory import needs_second_model
+from planner.job.memory import Device, needs_second_model
 from planner.plan.commit_size import FLOAT32_BYTES
 from planner.plan.memory import Footprint, Live, Pass, SampleSize, Unit, Units
 from planner.train.models import private
@@ -32,7 +32,7 @@ from planner.train.shard import blocks_of
 
 
 def footprint(
-    job: Job, folder: ModelFolder | None, reference: ModelFolder | None, sample: SampleSize, device: str
+    job: Job, folder: ModelFolder | None, reference: ModelFolder | None, sample: SampleSize, device: Device
 ) -> Footprint:
     """Measure a job's model.
 

@@ -5,13 +5,13 @@ import json
 import pytest
 import torch
 
+from planner.data.measured_memory import memory_of
 from planner.data.model_folder import ModelFolder
 from planner.job import Job
 from planner.job.memory import sample_size
 from planner.plan.memory import SampleSize, Units
 from planner.train import footprint as footprints
 from planner.train.footprint import footprint
-from planner.train.measured_memory import memory_of
 from planner.train.models import four_bit, head
 from planner.train.shard import build_model
 
@@ -169,17 +169,17 @@ def test_a_second_look_reads_what_was_kept(llama, tmp_path, monkeypatch):
     """What is told says so. Another setting, a damaged file or another format is measured again."""
     monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "cache"))
     job, told = make_job(llama()), []
-    first = memory_of(job, "cuda", told.append)
+    first = memory_of(job, "cuda", footprint, told.append)
     assert len(told) == 1
-    assert memory_of(job, "cuda", told.append) == first
+    assert memory_of(job, "cuda", footprint, told.append) == first
     assert len(told) == 1
-    memory_of(make_job(llama(), precision="bf16"), "cuda", told.append)
+    memory_of(make_job(llama(), precision="bf16"), "cuda", footprint, told.append)
     assert len(told) == 2
     (file, *_) = sorted((tmp_path / "cache").rglob("*.json"), key=lambda path: path.stat().st_mtime_ns)
     kept = json.loads(file.read_text())
     for wrong in ("{", json.dumps({**kept, "format": 99}), json.dumps({**kept, "measured": 3})):
         file.write_text(wrong)
-        assert memory_of(job, "cuda", told.append) == first
+        assert memory_of(job, "cuda", footprint, told.append) == first
     assert len(told) == 5
 
 
@@ -190,7 +190,7 @@ def test_a_model_that_needs_values_is_not_known(llama, monkeypatch):
         raise RuntimeError("data-dependent")
 
     monkeypatch.setattr(footprints, "_pass", refuse)
-    found = memory_of(replace_path(make_job(llama())), "cuda")
+    found = memory_of(replace_path(make_job(llama())), "cuda", footprint)
     assert found.reason == "the model cannot be measured without values (RuntimeError: data-dependent)"
 
 
@@ -202,4 +202,4 @@ def replace_path(job):
 def test_a_folder_that_is_not_here_is_not_known():
     """Nothing is downloaded."""
     job = make_job({"kind": "hf", "path": "nobody/nothing", "context": 8})
-    assert "not on this machine" in memory_of(job, "cuda").reason
+    assert "not on this machine" in memory_of(job, "cuda", footprint).reason

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from planner.base.disk import cache_folder
 from planner.base.format_versions import STORED
@@ -33,19 +33,32 @@ _MAX_BYTES = 2**22
 _OF_TRAIN = ("precision", "activation_checkpointing")
 
 
-def memory_of(job: Job, device: Device, tell: Callable[[str], None] = lambda _: None) -> JobMemory | NotKnown:
+class Measure(Protocol):
+    """`planner.train.footprint.footprint`, which needs torch."""
+
+    def __call__(
+        self, job: Job, folder: ModelFolder | None, reference: ModelFolder | None, sample: SampleSize, device: Device
+    ) -> Footprint:
+        """Measure a job's model."""
+        ...
+
+
+def memory_of(
+    job: Job, device: Device, measure: Measure, tell: Callable[[str], None] = lambda _: None
+) -> JobMemory | NotKnown:
     """What the job's workers need of memory, or why that is not known. Nothing is downloaded.
 
     Args:
         job: the job.
         device: of its workers.
+        measure: is called for a model that was not measured here before.
         tell: is told, before a model is measured, what is done.
     """
     if isinstance(job.model, OwnModel):
         return NotKnown(reason="your own loop makes the model")
     try:
         folder, reference = _folders(job)
-        found = _footprint(job, folder, reference, device, tell)
+        found = _footprint(job, folder, reference, device, measure, tell)
     except UserError as error:
         return NotKnown(reason=str(error))
     return found if isinstance(found, NotKnown) else job_memory(job, found, device)
@@ -74,17 +87,20 @@ def _here(model: HfModel) -> ModelFolder:
 
 
 def _footprint(
-    job: Job, folder: ModelFolder | None, reference: ModelFolder | None, device: Device, tell: Callable[[str], None]
+    job: Job,
+    folder: ModelFolder | None,
+    reference: ModelFolder | None,
+    device: Device,
+    measure: Measure,
+    tell: Callable[[str], None],
 ) -> Footprint | NotKnown:
     sample = sample_size(job)
     file = cache_folder() / FOOTPRINTS / f"{_digest(job, folder, reference, sample, device)}.json"
     if (kept := _read(file)) is not None:
         return kept
     tell(f"measuring what {job.name} needs of memory, without a device: some seconds, once on this machine")
-    from planner.train.footprint import footprint  # torch, and transformers
-
     try:
-        found = footprint(job, folder, reference, sample, device)
+        found = measure(job, folder, reference, sample, device)
     except UserError:
         raise
     except Exception as error:  # noqa: BLE001  a model's own code may do anything with tensors that have no values

@@ -1,0 +1,112 @@
+"""`planner plan --gpu`: what each row needs of a GPU, and `batch.max_micro: auto`."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+JOB = """
+name: gpus
+model: {kind: gpt, layers: 24, width: 2048, heads: 16, context: 2048}
+data: {kind: text, path: corpus}
+batch: {global: 64, max_micro: 8}
+train: {steps: 10, optimizer: {kind: adamw, lr: 1.0e-4}, precision: bf16}
+workers: {min: 1, max: 8}
+"""
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "job.yaml"
+    file.write_text(JOB)
+    return file
+
+
+def columns(out):
+    """The last two cells of each row."""
+    rows = [line.split("  notes")[0] for line in out.splitlines()]
+    begin = next(place for place, row in enumerate(rows) if row.startswith("GPUs"))
+    return rows[begin], [row for row in rows[begin + 1 :] if row[:4].strip().isdigit()]
+
+
+def test_a_table_says_what_fits(cli, job):
+    """1.2 B parameters with fp32 weights, gradients and AdamW state take 19 GB, so one L4 is too small."""
+    done = cli("plan", job, "--gpus", "1,2,8", "--gpu", "l4")
+    header, rows = columns(done.out)
+    assert header.split()[-2:] == ["memory", "fits"]
+    assert ["!" in row for row in rows] == [True, True, True]
+    assert "! does not fit into l4-24g (24.2 GB)" in done.out
+    assert "memory of a worker at 1 GPU: " in done.out
+    assert "fits: the largest micro-batch that fits into l4-24g (24.2 GB) and saves a round" in done.out
+    assert "measuring what gpus needs of memory, without a device: some seconds, once on this machine" in done.err
+    again = cli("plan", job, "--gpus", "1,2,8", "--gpu", "h100")
+    assert again.err == ""
+    assert not any("!" in row for row in columns(again.out)[1])
+
+
+def test_json_has_bytes(cli, job):
+    """By what they are for. They add up to what is needed."""
+    (found,) = json.loads(cli("plan", job, "--gpus", "2", "--gpu", "80g", "--json").out)
+    memory = found["memory"]
+    assert found["memory_unknown"] == ""
+    assert (memory["gpu"], memory["gpu_bytes"], memory["fits"]) == ("80g", 80 * 2**30, True)
+    assert sum(memory["items"].values()) == memory["needed_bytes"]
+    assert 1 <= memory["largest_micro_batch"] <= 32
+
+
+def test_auto_takes_what_fits_in_each_row(cli, job):
+    """More GPUs hold less of the state each, so more samples fit."""
+    done = cli("plan", job, "--gpus", "1-8", "--gpu", "40g", "--set", "batch.max_micro=auto", "--json")
+    found = json.loads(done.out)
+    assert [each["max_micro_batch"] for each in found] == [each["memory"]["largest_micro_batch"] for each in found]
+    assert all(each["memory"]["fits"] for each in found)
+    assert all(each["accumulation_steps"] * each["max_micro_batch"] >= 64 / each["world_size"] for each in found)
+
+
+def test_auto_without_a_gpu_says_what_is_assumed(cli, job):
+    """The table cannot know."""
+    out = cli("plan", job, "--set", "batch.max_micro=auto").out
+    assert "as many as fit in a micro-batch" in out
+    assert "The table assumes that a share fits whole. planner plan JOB --gpu NAME shows what fits" in " ".join(
+        out.split()
+    )
+
+
+def test_auto_that_fits_nowhere_is_refused(cli, job):
+    """With the nearest three, and the ways out."""
+    done = cli("plan", job, "--gpu", "4g", "--set", "batch.max_micro=auto")
+    assert done.code == 2
+    said = " ".join(done.err.split())
+    assert "one sample does not fit into 4g (4.3 GB): 8 GPUs lack" in said
+    assert "Try, in this order: train.activation_checkpointing: selective, " in said
+
+
+def test_a_gpu_that_is_not_known_is_refused(cli, job):
+    """With what there is."""
+    done = cli("plan", job, "--gpu", "tpu")
+    assert done.code == 2
+    assert "--gpu tpu: not known. Write one of t4-16g" in done.err
+
+
+def test_a_loop_of_ones_own_is_not_measured(cli):
+    """The rest of the table is there."""
+    out = cli("plan", ROOT / "jobs" / "own_loop.yaml", "--gpu", "l4").out
+    assert "memory not known: your own loop makes the model" in out
+
+
+def test_what_was_measured_before_needs_no_torch(cli, job):
+    """So a plan with memory is as fast as one without."""
+    cli("plan", job, "--gpu", "l4")
+    code = (
+        "import atexit, sys; from planner.cli import main\n"
+        "atexit.register(lambda: print(*sys.modules, file=sys.stderr)); sys.argv = ['planner', *sys.argv[1:]]; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "plan", str(job), "--gpu", "l4"], capture_output=True, text=True, check=True
+    )
+    assert "memory of a worker at 1 GPU" in done.stdout
+    assert not {"torch", "numpy", "ray", "transformers"} & set(done.stderr.split())

@@ -1,0 +1,77 @@
+"""`batch.max_micro: auto` on real workers: what fits is found by each group, and the training is the same."""
+
+import pytest
+from verifiers import audited, run_script
+from worker_functions import make_job, records, run_job
+
+from planner.data.measured_memory import memory_of
+from planner.errors import UserError
+from planner.train import auto_micro
+from planner.train.footprint import footprint
+
+pytestmark = pytest.mark.fsdp
+
+
+def with_room(rank, num_bytes, *arguments):
+    """A generation whose workers have so much memory each."""
+    plain = auto_micro._device_bytes
+    auto_micro._device_bytes = lambda world: num_bytes + world.rank  # the least of them counts
+    try:
+        return run_job(rank, *arguments)
+    finally:
+        auto_micro._device_bytes = plain
+
+
+def auto_job(texts, **more):
+    return make_job(texts, global_batch=12, max_micro="auto", **more)
+
+
+def room_for(job, samples, world_size):
+    """Bytes in which a micro-batch of so many samples fits, and none that saves another round."""
+    from planner.job import batch_sizes
+    from planner.job.memory import gpu_need
+    from planner.plan import BatchSizes, make_plan
+
+    sizes = batch_sizes(job)
+    plan = make_plan(BatchSizes(global_batch=sizes.global_batch, max_micro=samples), world_size)
+    return gpu_need(memory_of(job, "cpu", footprint), plan, 0).total
+
+
+def test_each_group_finds_what_fits(workers, texts, tmp_path):
+    """Two workers with room for 3 samples each, then three with room for their whole share. Audits are clean."""
+    job, url = auto_job(texts), str(tmp_path / "run")
+    workers.run(with_room, 2, room_for(job, 3, 2), job, url, 3)
+    workers.run(with_room, 3, room_for(job, 4, 3), job, url)
+    assert [(each["world_size"], each["max_micro"]) for each in records(url, "generation")] == [(2, 3), (3, 4)]
+    told = [each["facts"] for each in records(url, "event") if each["event"] == "micro_batch_fitted"]
+    assert [each["max_micro"] for each in told] == [3, 4]
+    assert all(each["needed_bytes"] <= each["device_bytes"] and each["device"] == "CPU" for each in told)
+    assert audited(url).findings == ()
+    code, output = run_script(url)
+    assert code == 0, output
+
+
+def test_it_trains_as_with_the_number(workers, texts, tmp_path):
+    """The same losses to the bit."""
+    urls = [str(tmp_path / name) for name in ("auto", "number")]
+    job = auto_job(texts)
+    workers.run(with_room, 2, room_for(job, 2, 2), job, urls[0])
+    workers.run(run_job, 2, make_job(texts, global_batch=12, max_micro=2), urls[1])
+    losses = [[record["loss"] for record in records(url)] for url in urls]
+    assert losses[0] == losses[1]
+
+
+def test_no_room_for_one_sample_is_refused_on_every_worker(workers, texts, tmp_path):
+    """With the counts that come nearest, and what to try. Nothing is trained."""
+    job, url = auto_job(texts, workers={"max": 2}), str(tmp_path / "run")
+    with pytest.raises(UserError, match=r"one sample does not fit into CPU .*1 GPU lacks .* Try, in this order: train"):
+        workers.run(with_room, 1, 1000, job, url)
+
+
+def test_more_workers_that_would_fit_are_named(workers, texts, tmp_path):
+    """Weights and optimizer state are divided among them."""
+    job, url = auto_job(texts), str(tmp_path / "run")
+    room = room_for(job, 1, 3)
+    assert room < room_for(job, 1, 1)
+    with pytest.raises(UserError, match=r"with 3 it does. Write workers.min: 3"):
+        workers.run(with_room, 1, room, job, url)
