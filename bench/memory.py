@@ -1,4 +1,4 @@
-"""Predicted memory of a worker (`planner.runner.memory`) beside what training takes: on the CPU, or on one GPU.
+"""Predicted memory of a worker (`planner.train.measured_memory`) beside what training takes: on the CPU, or on one GPU.
 
     python bench/memory.py                 8 configurations on the CPU, in one or two workers (ten minutes)
     python bench/memory.py --device cuda   more on one GPU. A piece of `bench/gpu.py`
@@ -34,7 +34,7 @@ from planner.job.memory import gpu_need, largest_micro, tensors_of
 from planner.plan import make_plan
 from planner.plan.factory import MAX_GLOBAL_BATCH
 from planner.rehearsal.local_workers import LocalWorkers
-from planner.runner.memory import memory_of
+from planner.train.measured_memory import memory_of
 from planner.train.setup import Launch
 
 _STEPS, _BOUND = 2, 0.1

@@ -1330,7 +1330,8 @@ def check_lowered(lowered: list[dict], batch: dict) -> Iterator[str]:
 
     Each begins at no more than what was in force on that kind of device, and at least halves the samples.
     """
-    job = tuple(value if is_whole(value) else 0 for value in map(batch.get, ("max_micro", "max_tokens")))
+    most = MOST_OF_LIMIT["max_micro"] if batch.get("max_micro") == "auto" else batch.get("max_micro")
+    job = tuple(value if is_whole(value) else 0 for value in (most, batch.get("max_tokens")))
     in_force: dict[str, tuple[int, ...]] = {}
     for each in lowered:
         was, now = ((each[f"{begin}_micro"], each[f"{begin}_tokens"]) for begin in ("was", "max"))
@@ -1351,6 +1352,9 @@ def check_limits(header: dict, batch: dict) -> Iterator[str]:
     for key in LIMITS:
         name = key.partition(".")[2]
         found, wanted = header.get(name), batch.get(name)
+        if wanted == "auto" and name == "max_micro":  # the group's devices decide it, up to the global batch
+            most = min([MOST_OF_LIMIT[name], batch["global"], *(each[name] for each in lowered)])
+            wanted = found if is_whole(found) and found <= most else most
         if is_whole(wanted) and name != "attention_at":
             wanted = min([wanted, *(each[name] for each in lowered)])
         if found != wanted or type(found) is not type(wanted):  # no job has 40.0 or true

@@ -26,7 +26,7 @@ _OLD = "planner deletes no run: remove its folder"
 
 # A word that is no command -> what does that.
 COMMANDS: Mapping[str, str] = {
-    **dict.fromkeys(("train", "launch", "fit", "finetune", "fine-tune", "exec", "execute", "go"), _TRAIN),
+    **dict.fromkeys(("train", "launch", "finetune", "fine-tune", "exec", "execute", "go"), _TRAIN),
     **dict.fromkeys(("sft", "dpo", "kto", "orpo", "ipo", "simpo"), f"{_TRAIN}, whose objective is a key of the job"),
     **dict.fromkeys(("start", "up", "serve-ray", "local"), f"{_TRAIN}. Without --address, {_LOCAL}"),
     **dict.fromkeys(("resume", "continue", "restart", "retry", "recover"), _RESUME),

@@ -1,6 +1,7 @@
 """`planner plan JOB`: prints the plan at each GPU count, made by the same function that the workers call."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,14 +28,14 @@ from planner.plan.surplus import advice
 from planner.report.commit_text import commit_keys, plan_lines
 from planner.report.compute_text import compute_text, compute_value
 from planner.report.cost_text import Costs, cost_columns, cost_keys, cost_lines, plan_costs, surplus_lines
+from planner.report.dry_run_text import AUTO
 from planner.report.length_table import length_keys, length_lines
 from planner.report.memory_text import PlanMemory, memory_columns, memory_keys, memory_lines, plan_memory
 from planner.report.plan_table import plan_json, plan_table
 from planner.report.text_columns import wrapped
 from planner.runner.commit_size import commit_size
 from planner.runner.job_argument import plans, read_job
-from planner.runner.memory import memory_of
-from planner.runner.plan_rates import plan_rates
+from planner.runner.plan_rates import PlanRates, plan_rates
 from planner.wording.event_text import text_of
 
 if TYPE_CHECKING:
@@ -91,65 +92,102 @@ def plan(
     asked = None if gpus is None else parse_counts(gpus)
     there = None if cluster is None else _on_cluster(cluster, spec, asked)
     found = plans(spec, asked if there is None else there.counts)
-    mixes = None if there is None else there.mixes
-    size = commit_size(spec, may_build=False)
-    on_a_node = None if there is None else there.workers_on_a_node
-    compute = compute_rule(spec, on_gpu=bool(spec.workers.gpus))
-    by_length = _length_costs(spec, [plan.world_size for plan in found]) if lengths else None
-    timed = None if rates is None else plan_rates(spec, rates, prices, gpu, _most_on_a_node(on_a_node))
-    costs = None if timed is None else plan_costs(timed, found)
     memory = None if gpu is None else _memory(spec, found, gpu)
+    if isinstance(memory, PlanMemory):
+        found = list(memory.plans)
+    on_a_node = None if there is None else there.workers_on_a_node
+    timed = None if rates is None else plan_rates(spec, rates, prices, gpu, _most_on_a_node(on_a_node))
+    shown = _Shown(
+        job=spec,
+        plans=found,
+        there=there,
+        size=commit_size(spec, may_build=False),
+        storage_gbps=storage_gbps,
+        compute=compute_rule(spec, on_gpu=bool(spec.workers.gpus)),
+        timed=timed,
+        costs=None if timed is None else plan_costs(timed, found),
+        by_length=_length_costs(spec, [plan.world_size for plan in found]) if lengths else None,
+        memory=memory,
+    )
     if as_json:
-        more = partial(_more_keys, compute, size, storage_gbps, on_a_node, by_length, costs, memory)
-        typer.echo(plan_json(found, mixes, more, sample_tokens=spec.data.sample_tokens(spec.model)))
-        return
-    width = terminal_width()
-    heading = [*_heading(spec), *([] if there is None else [there.line]), f"compute: {compute_text(compute)}"]
+        mixes = None if there is None else there.mixes
+        typer.echo(plan_json(found, mixes, partial(_more_keys, shown), sample_tokens=shown.sample_tokens))
+    else:
+        _print(shown, terminal_width())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shown:
+    """What the command shows."""
+
+    job: Job
+    plans: list[Plan]
+    there: "OnCluster | None"
+    size: CommitSize | NotKnown
+    storage_gbps: float | None
+    compute: ComputeRule | None
+    timed: PlanRates | None
+    costs: Costs | None
+    by_length: "StepLengths | None"
+    memory: PlanMemory | NotKnown | None
+
+    @property
+    def sample_tokens(self) -> int | None:
+        """Tokens of each sample. None if they differ, or are not known."""
+        return self.job.data.sample_tokens(self.job.model)
+
+    @property
+    def on_a_node(self) -> Mapping[int, int] | None:
+        """Count -> the workers on the fullest node of the cluster. None without a cluster."""
+        return None if self.there is None else self.there.workers_on_a_node
+
+
+def _print(shown: _Shown, width: int | None) -> None:
+    """Print the heading, the table and what is below it."""
+    spec, there, timed, costs = shown.job, shown.there, shown.timed, shown.costs
+    cluster = [] if there is None else [there.line]
+    heading = [*_heading(spec), *cluster, f"compute: {compute_text(shown.compute)}"]
     typer.echo("\n".join(line for text in heading for line in wrapped(text, width)))
     extra = [
         *([] if timed is None or costs is None else cost_columns(timed, costs)),
-        *([] if memory is None or isinstance(memory, NotKnown) else memory_columns(memory)),
+        *(memory_columns(shown.memory) if isinstance(shown.memory, PlanMemory) else []),
     ]
-    header, *rows = plan_table(found, width, mixes, extra=extra, sample_tokens=spec.data.sample_tokens(spec.model))
+    mixes = None if there is None else there.mixes
+    header, *rows = plan_table(shown.plans, width, mixes, extra=extra, sample_tokens=shown.sample_tokens)
     typer.echo()
     print_heading(header)
     typer.echo("\n".join(rows))
     typer.echo()
-    counts = [plan.world_size for plan in found]
-    lines = [] if timed is None or costs is None else cost_lines(timed, found, costs)
-    of_memory = [] if memory is None else memory_lines(memory)
-    for text in [*lines, *of_memory, *plan_lines(spec, size, counts, storage_gbps, on_a_node)]:
+    counts = [plan.world_size for plan in shown.plans]
+    lines = [] if timed is None or costs is None else cost_lines(timed, shown.plans, costs)
+    of_memory = [] if shown.memory is None else memory_lines(shown.memory)
+    for text in [*lines, *of_memory, *plan_lines(spec, shown.size, counts, shown.storage_gbps, shown.on_a_node)]:
         typer.echo("\n".join(wrapped(text, width)))
-    if by_length is not None:
-        typer.echo("\n".join(["", *length_lines(by_length, width)]))
+    if shown.by_length is not None:
+        typer.echo("\n".join(["", *length_lines(shown.by_length, width)]))
     notes = () if there is None else there.notes
-    for note in filter(None, (*surplus_lines(found, costs), _outside(spec, counts), *notes)):
+    unknown = AUTO if spec.batch.max_micro == "auto" and not isinstance(shown.memory, PlanMemory) else ""
+    for note in filter(None, (unknown, *surplus_lines(shown.plans, costs), _outside(spec, counts), *notes)):
         typer.echo("\n".join(["", *wrapped(note, width, later="")]))
 
 
-def _more_keys(
-    compute: ComputeRule | None,
-    size: CommitSize | NotKnown,
-    storage_gbps: float | None,
-    on_a_node: Mapping[int, int] | None,
-    by_length: "StepLengths | None",
-    costs: Costs | None,
-    memory: PlanMemory | NotKnown | None,
-    plan: Plan,
-) -> dict[str, object]:
-    most = None if on_a_node is None else on_a_node[plan.world_size]
+def _more_keys(shown: _Shown, plan: Plan) -> dict[str, object]:
+    size = plan.world_size
+    most = None if shown.on_a_node is None else shown.on_a_node[size]
     return {
-        "compute": compute_value(compute),
-        **commit_keys(size, plan.world_size, storage_gbps, most),
+        "compute": compute_value(shown.compute),
+        **commit_keys(shown.size, size, shown.storage_gbps, most),
         "surplus": advice(plan),
-        **({} if by_length is None else length_keys(by_length, plan.world_size)),
-        **({} if costs is None else cost_keys(costs[plan.world_size])),
-        **({} if memory is None else memory_keys(memory, plan.world_size)),
+        **({} if shown.by_length is None else length_keys(shown.by_length, size)),
+        **({} if shown.costs is None else cost_keys(shown.costs[size])),
+        **({} if shown.memory is None else memory_keys(shown.memory, size)),
     }
 
 
 def _memory(job: Job, found: list[Plan], gpu: str) -> PlanMemory | NotKnown:
-    """What each row needs of a GPU."""
+    """What each row needs of a GPU. With `max_micro: auto`, each row has the largest micro-batch that fits."""
+    from planner.train.measured_memory import memory_of  # a plan without a GPU does not need it
+
     kind = gpu_kind(gpu)
     memory = memory_of(job, "cuda", lambda text: typer.echo(text, err=True))
     return memory if isinstance(memory, NotKnown) else plan_memory(job, memory, found, kind)
@@ -186,7 +224,7 @@ def _on_cluster(file: str, job: Job, asked: list[int] | None) -> "OnCluster":
 
 def _heading(job: Job) -> list[str]:
     batch = job.batch
-    caps = f"at most {batch.max_micro}"
+    caps = "as many as fit" if batch.max_micro == "auto" else f"at most {batch.max_micro}"
     if batch.max_tokens is not None:
         caps += f" samples and {batch.max_tokens:,} tokens"
     first = f"{job.name}: global batch {batch.global_batch}, {caps} in a micro-batch"

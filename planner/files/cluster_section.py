@@ -7,6 +7,8 @@ from typing import Any
 
 from planner.files.messages import KeyPath, Mistake, show
 
+_MOST_NUMBER = 1e30
+
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedMapping:
@@ -80,17 +82,18 @@ class CheckedMapping:
         return 0
 
     def number(self, key: str, fix: str, default: float | None = None, *, least: float = 0.0) -> float:
-        """The finite number of `least` or more at `key`. Without a default, the key is required.
+        """The number from `least` to 10^30 at `key`. Without a default, the key is required. Below 10^-30 it is 0.
 
-        YAML 1.1 takes `1e-3`, without a dot, for text. It is a number here.
+        So products and quotients of a few numbers are finite. YAML 1.1 takes `1e-3`, without a dot, for text. It is a
+        number here.
         """
         value = self.values.get(key, default)
         try:
             found = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
         except (ValueError, OverflowError):
             found = math.nan
-        if least <= found < math.inf:
-            return found
+        if least <= found <= _MOST_NUMBER:
+            return found if found * _MOST_NUMBER >= 1 else 0.0
         self.refuse(key, fix)
         return least
 

@@ -14,6 +14,8 @@ from planner.plan.prices import Offer
 
 _COLUMNS = ("AcceleratorName", "AcceleratorCount", "Price")
 _SUCH_AS = "Write prices such as gpus: {H100: {on_demand: 3.9, spot: 1.5}}, or the path of a SkyPilot catalog (CSV)"
+# Of dollars and of GPUs.
+_MOST = 1e9
 # The catalogs of the large clouds have several megabytes.
 _MOST_BYTES = 2**26
 
@@ -74,9 +76,9 @@ def _number(row: dict[str, str | None], column: str, line: str, mistakes: list[M
         value = float(text)
     except ValueError:
         value = math.nan
-    if 0 <= value < math.inf:
+    if 0 <= value <= _MOST:
         return value
-    mistakes.append(Mistake(text=f"{line}, {column}: found {quote(text)}. Write a number of 0 or more, or nothing"))
+    mistakes.append(Mistake(text=f"{line}, {column}: found {quote(text)}. Write a number from 0 to 10^9, or nothing"))
     return None
 
 

@@ -17,12 +17,15 @@ from planner.plan.step_time import NOTHING, StepModel, Term, Traffic, compute_by
 
 _SOURCES = ("measured", "fitted", "data sheet", "assumed")
 _GIGA = 1e9
+# A shorter time is rounding. Its bandwidth could be beyond all numbers.
+_LEAST_S_PER_BYTE = 1e-24
+_LEAST_GBPS = 1e-18
 _AGAIN = "Correct it, or write the file again: planner fit RUN"
 _TERM = "Write a section with value and source, such as {value: 0.01, source: measured}"
 _NUMBER = "Write a finite number of 0 or more"
 _COMMENT = """\
 # Made by `planner fit`. `planner plan JOB --rates` reads it. docs/guides/time-and-money.md explains each number.
-# source: measured, fitted, data sheet or assumed. null: no measurement tells it apart, so other terms contain it.
+# source: measured, fitted, data sheet or assumed. A bandwidth of null moves bytes in no time.
 """
 
 
@@ -73,7 +76,8 @@ def _term(term: Term) -> dict[str, Any]:
 
 
 def _bandwidth(s_per_byte: Term) -> dict[str, Any]:
-    return _term(s_per_byte) | {"value": 1 / (s_per_byte.value * _GIGA) if s_per_byte.value else None}
+    is_known = s_per_byte.value > _LEAST_S_PER_BYTE
+    return _term(s_per_byte) | {"value": 1 / (s_per_byte.value * _GIGA) if is_known else None}
 
 
 # -- reading
@@ -228,7 +232,7 @@ def _read_bandwidth(section: CheckedMapping, key: str, default: Term = NOTHING) 
     term = section.section(key, _TERM)
     if term.values.get("value") is None:
         return default
-    gbps = term.number("value", "Write a number above 0, or null", least=1e-12)
+    gbps = term.number("value", "Write a number above 0, or null", least=_LEAST_GBPS)
     return Term(value=1 / (gbps * _GIGA), source=_source(term), because=_text(term, "because"))
 
 

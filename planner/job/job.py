@@ -174,6 +174,12 @@ class Job(Section):
         return self
 
     @model_validator(mode="after")
+    def _own_models_are_not_measured(self) -> Self:
+        if self.is_own and self.batch.max_micro == "auto":
+            raise ValueError("batch.max_micro auto: your loop makes the model, so it is not measured. Write a number")
+        return self
+
+    @model_validator(mode="after")
     def _examples_are_whole_steps(self) -> Self:
         every = self.checkpoint.every
         written = {
@@ -219,7 +225,7 @@ def batch_sizes(job: Job) -> BatchSizes:
     batch = job.batch
     return BatchSizes(
         global_batch=batch.global_batch,
-        max_micro=batch.max_micro,
+        max_micro=batch.most_micro,
         equality=batch.equality,
         max_tokens=batch.max_tokens,
         attention_at=batch.attention_at,

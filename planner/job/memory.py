@@ -1,9 +1,11 @@
 """What a job needs of a worker's memory, and whether that fits into a GPU. Pure: others have measured the model."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from planner.base.disk import size_text
+from planner.base.text import counted
 from planner.job.compute import VARLEN, compute_rule, packing_setting
 from planner.job.data_registry import data_spec_of
 from planner.job.gradient import accumulator_placement, gradient_rule
@@ -22,9 +24,10 @@ Device = Literal["cuda", "cpu"]
 
 # Measured on an H100 with torch 2.11 (`memory` in bench/results/gpu.json).
 _CUBLAS_BYTES = 2 * 2**25
-_CUDA_BYTES = 2**29
+_CUDA_BYTES = 900 * 10**6
 # Of what its tensors need, that torch's allocator holds and cannot use.
 _SLACK = 0.05
+_CPU_SLACK = 0.3
 # Assumed: buffers of NCCL's channels between GPUs.
 _NCCL_BYTES = 2**30
 
@@ -41,6 +44,7 @@ class JobMemory:
     """of a micro-batch by length: `batch.max_tokens`. 0 without it"""
     mask_bytes_per_square: int
     """bytes per pair of tokens in one row, of a mask that keeps documents apart. 0 without one"""
+    device: Device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +107,7 @@ def job_memory(job: Job, found: Footprint, device: Device) -> JobMemory:
         element_bytes=rule.element_bytes,
         row_tokens=job.batch.max_tokens or 0,
         mask_bytes_per_square=_mask_bytes(job, device),
+        device=device,
     )
 
 
@@ -145,8 +150,10 @@ def tensors_of(memory: JobMemory, plan: Plan, gpu_bytes: int | None) -> WorkerMe
 
 
 def gpu_need(memory: JobMemory, plan: Plan, gpu_bytes: int) -> GpuNeed:
-    """What one worker of a plan needs of a GPU with so many bytes."""
+    """What one worker of a plan needs of a GPU with so many bytes, or of its part of a host's memory."""
     tensors = tensors_of(memory, plan, gpu_bytes)
+    if memory.device == "cpu":
+        return GpuNeed(tensors=tensors, workspace=0, slack=round(_CPU_SLACK * tensors.peak_bytes), outside=0)
     return GpuNeed(
         tensors=tensors,
         workspace=_CUBLAS_BYTES,
@@ -166,6 +173,35 @@ def micro_batches(plan_share: int, most: int) -> Iterator[int]:
         rounds = ceil_div(plan_share, size - 1)
         size = ceil_div(plan_share, rounds)
     yield 1
+
+
+def refusal(memory: JobMemory, sizes: BatchSizes, counts: Sequence[int], device: str, num_bytes: int) -> str:
+    """Why no worker count fits: the three that lack the least, and what to change, in the order to try it."""
+    lacking = sorted(
+        (gpu_need(memory, make_plan(replace(sizes, max_micro=1), count), num_bytes).total - num_bytes, count)
+        for count in counts
+    )
+    nearest = "; ".join(
+        f"{counted(count, 'GPU')} lack{'s' if count == 1 else ''} {size_text(bytes_)} each"
+        for bytes_, count in lacking[:3]
+    )
+    return f"one sample does not fit into {device} ({size_text(num_bytes)}): {nearest}"
+
+
+def ways_out(job: Job) -> list[str]:
+    """Settings that need less memory, in the order to try them."""
+    model, train = job.model, job.train
+    has_adapters = isinstance(model, HfModel) and model.lora is not None
+    ways = {
+        "train.precision: bf16": train.precision == "fp32",
+        "train.activation_checkpointing: selective": not train.activation_checkpointing,
+        "train.activation_checkpointing: true": train.activation_checkpointing is not True,
+        "model.lora": isinstance(model, HfModel) and not has_adapters,
+        "model.frozen: nf4": has_adapters and isinstance(model, HfModel) and model.frozen == "fp32",
+        "a smaller model.context": True,
+        "more GPUs": True,
+    }
+    return [way for way, helps in ways.items() if helps]
 
 
 def largest_micro(memory: JobMemory, sizes: BatchSizes, world_size: int, gpu_bytes: int) -> int:

@@ -21,7 +21,10 @@ class Batch(Section):
     """The global batch, and how it may be split over workers."""
 
     global_batch: int = Field(alias="global", ge=1, le=MAX_GLOBAL_BATCH, description="samples per optimizer step")
-    max_micro: int = Field(ge=1, le=MAX_MICRO, description="most samples that fit into one forward pass")
+    max_micro: Annotated[int, Field(ge=1, le=MAX_MICRO)] | Literal["auto"] = Field(
+        description="most samples that fit into one forward pass. auto: each worker group computes how many fit into "
+        "its GPUs (not in bitwise runs)"
+    )
     max_tokens: int | None = Field(
         default=None,
         ge=1,
@@ -41,6 +44,20 @@ class Batch(Section):
         description="balanced: the same samples in each step at every world size. "
         "bitwise: also the same bits of the weights",
     )
+
+    @property
+    def most_micro(self) -> int:
+        """`max_micro`. With `auto`, the most that could help: workers find out what fits when there are some."""
+        return min(self.global_batch, MAX_MICRO) if self.max_micro == "auto" else self.max_micro
+
+    @model_validator(mode="after")
+    def _bits_need_a_number(self) -> Self:
+        if self.max_micro == "auto" and self.equality == "bitwise":
+            raise ValueError(
+                "max_micro auto follows from the GPUs, and with equality bitwise the bits follow from max_micro. Write "
+                "a number: planner plan JOB --gpu NAME shows which ones fit"
+            )
+        return self
 
     @model_validator(mode="after")
     def _attention_has_a_limit(self) -> Self:

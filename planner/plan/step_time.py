@@ -54,7 +54,7 @@ class Term:
             raise ValueError(f"a term of a step's time is {self.value}: it must be finite and 0 or more")
 
 
-NOTHING = Term(value=0.0, source="assumed", because="no measurement tells it apart, so other terms contain it")
+NOTHING = Term(value=0.0, source="assumed", because="0 explains what was measured, or other terms contain it")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
         global_batch=job.batch.global_batch,
         accumulation=1,
         gpus=None,
-        micro=job.batch.max_micro,
+        micro=None if job.batch.max_micro == "auto" else job.batch.max_micro,
         eval_batch=None,
         draft=Draft(job=job.model_dump(by_alias=True)),
         foreign=None,

@@ -18,6 +18,10 @@ from planner.runner.start import Start
 from planner.wording.event_text import text_of
 
 _WRITTEN = "run.json, status.json, jobs, drivers, generations, ledger, manifests, held, checkpoints, ray"
+AUTO = (
+    "batch.max_micro auto: each worker group computes what fits into its GPUs. The table assumes that a share fits "
+    "whole. planner plan JOB --gpu NAME shows what fits"
+)
 NOTHING_DONE = "dry run: nothing was started, nothing was written"
 NOTHING_KEPT = "dry run: nothing was started, nothing was kept"
 
@@ -88,8 +92,8 @@ def _gradient(job: Job, ahead: Forecast) -> tuple[str, ...]:
 
 def _by_length(job: Job) -> tuple[str, ...]:
     if job.batch.max_tokens is None:
-        return ()
-    caps = f"{counted(job.batch.max_micro, 'sample')} and {job.batch.max_tokens:,} tokens (batch.max_tokens)"
+        return (AUTO,) if job.batch.max_micro == "auto" else ()
+    caps = f"{counted(job.batch.most_micro, 'sample')} and {job.batch.max_tokens:,} tokens (batch.max_tokens)"
     return (
         f"A micro-batch has at most {caps}, by the lengths of each step's samples.",
         "The table below assumes samples of equal length: planner plan JOB --lengths shows what steps cost.",

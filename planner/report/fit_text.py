@@ -58,12 +58,12 @@ def _terms(rates: Rates) -> list[tuple[str, str]]:
 
 def _term_text(term: Term, unit: str) -> str:
     because = f" ({term.because})" if term.because else ""
-    return f"{term.value:.3g} {unit}, {term.source}{because}" if term.value else f"not known: {term.because}"
+    return f"{term.value:.3g} {unit}, {term.source}{because}" if term.value else term.because
 
 
 def _bandwidth_text(term: Term) -> str:
     if not term.value:
-        return f"not known: {term.because}"
+        return term.because
     return f"{1 / (term.value * _GIGA):.3g} GB/s between workers, {term.source} ({term.because})"
 
 

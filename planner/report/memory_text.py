@@ -1,12 +1,13 @@
 """The memory of a job's workers beside that of a GPU, as text, columns and keys of JSON."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from planner.base.disk import size_text
+from planner.errors import UserError
 from planner.job import Job, batch_sizes
-from planner.job.memory import GpuNeed, JobMemory, gpu_need, largest_micro
-from planner.plan import Plan
+from planner.job.memory import GpuNeed, JobMemory, gpu_need, largest_micro, refusal, ways_out
+from planner.plan import Plan, make_plan
 from planner.plan.by_length import ByLength
 from planner.plan.commit_size import NotKnown
 from planner.plan.gpu_kinds import GpuKind
@@ -36,6 +37,8 @@ class PlanMemory:
     """What the rows of a table need of one kind of GPU."""
 
     gpu: GpuKind
+    plans: tuple[Plan, ...]
+    """of the rows"""
     needs: Mapping[int, GpuNeed]
     """world size -> what a worker needs"""
     largest: Mapping[int, int]
@@ -47,17 +50,24 @@ class PlanMemory:
 
 
 def plan_memory(job: Job, memory: JobMemory, plans: Sequence[Plan], gpu: GpuKind) -> PlanMemory:
-    """What each plan needs of a GPU."""
+    """What each plan needs of a GPU. With `batch.max_micro: auto`, each has the largest micro-batch that fits.
+
+    Raises:
+        UserError: that is `auto`, and nothing fits at any of these worker counts.
+    """
     sizes, num_bytes = batch_sizes(job), gpu.memory_bytes
-    return PlanMemory(
-        gpu=gpu,
-        needs={plan.world_size: gpu_need(memory, plan, num_bytes) for plan in plans},
-        largest={
-            plan.world_size: largest_micro(memory, sizes, plan.world_size, num_bytes)
-            for plan in plans
-            if not isinstance(plan, ByLength)
-        },
-    )
+    largest = {
+        plan.world_size: largest_micro(memory, sizes, plan.world_size, num_bytes)
+        for plan in plans
+        if not isinstance(plan, ByLength)
+    }
+    if job.batch.max_micro == "auto" and largest:
+        if not any(largest.values()):
+            why = refusal(memory, sizes, list(largest), gpu.name, num_bytes)
+            raise UserError(f"batch.max_micro auto: {why}. Try, in this order: {', '.join(ways_out(job))}")
+        plans = [make_plan(replace(sizes, max_micro=largest[plan.world_size] or 1), plan.world_size) for plan in plans]
+    needs = {plan.world_size: gpu_need(memory, plan, num_bytes) for plan in plans}
+    return PlanMemory(gpu=gpu, plans=tuple(plans), needs=needs, largest=largest)
 
 
 def memory_columns(found: PlanMemory) -> list[Column]:

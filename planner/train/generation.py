@@ -177,7 +177,7 @@ def _most_row_tokens(job: Job) -> int:
     if not data_spec_of(job.data).has_partners:
         return job.batch.max_tokens
     # The completions of partners count in other micro-batches.
-    return min(job.batch.max_micro, job.batch.global_batch) * job.model.context
+    return min(job.batch.most_micro, job.batch.global_batch) * job.model.context
 
 
 def _any_worker(world: World, value: bool) -> bool:

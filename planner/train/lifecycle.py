@@ -37,6 +37,7 @@ from planner.store.run_folder import RunFolder
 from planner.store.storage import Storage
 from planner.story.earlier import EarlierGenerations, read_earlier
 from planner.train import host_room
+from planner.train.auto_micro import sizes_that_fit
 from planner.train.batches import Loader, MakeBatch
 from planner.train.checkpoints import checkpoint
 from planner.train.checkpoints.from_memory import load as load_held
@@ -149,7 +150,8 @@ def begin(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
     if held is None:  # otherwise the first commit does it, so that no resize waits for storage
         require_shared_storage(world, run.storage)
     lowered = _lowered(launch.job, world, hooks)
-    setup = world.agree(lambda: set_up(launch.job, world.world_size, lowered))
+    sizes = sizes_that_fit(launch.job, world, batch_sizes(launch.job))
+    setup = world.agree(lambda: set_up(launch.job, world.world_size, lowered, sizes=sizes))
     world.require_equal("the version of planner", VERSION)
     world.require_equal("the data", _data_text(setup))
     world.require_equal("the model's files", setup.model)

@@ -97,8 +97,16 @@ class Setup:
         return {name: value for name, value in facts.items() if value}
 
 
-def set_up(job: Job, world_size: int, lowered: tuple[LoweredCap, ...] = ()) -> Setup:
-    """Open the data and make the plan. `lowered` are the lowerings of caps for the devices of the group.
+def set_up(
+    job: Job, world_size: int, lowered: tuple[LoweredCap, ...] = (), *, sizes: BatchSizes | None = None
+) -> Setup:
+    """Open the data and make the plan.
+
+    Args:
+        job: the job.
+        world_size: of the group.
+        lowered: the lowerings of caps for the devices of the group.
+        sizes: the batch sizes with what fits into those devices. None: those of the job.
 
     Raises:
         UserError: the data or the model's files cannot be read, or no plan fits the job at this world size.
@@ -107,7 +115,7 @@ def set_up(job: Job, world_size: int, lowered: tuple[LoweredCap, ...] = ()) -> S
     folders = JobFolders.of(job, ModelFolder.find)
     model = folders.fingerprint()
     folders.require_same_tokens()
-    sizes = lowered_sizes(batch_sizes(job), lowered)
+    sizes = lowered_sizes(sizes or batch_sizes(job), lowered)
     return Setup(
         dataset=dataset,
         order=order,

@@ -38,6 +38,7 @@ KEYS = {
     "worker_state_bytes",
     "commit_s",
     "state_unknown",
+    "surplus",
 }
 
 

@@ -23,9 +23,12 @@ TYPES = {
     "null": type(None),
 }
 # Keys that a plan has only in `planner plan`, and there only with a cluster.
-AFTER_WARNINGS = {"compute", "state_bytes", "worker_state_bytes", "commit_s", "state_unknown"}
+AFTER_WARNINGS = {"compute", "state_bytes", "worker_state_bytes", "commit_s", "state_unknown", "surplus"}
 ON_CLUSTER = {"nodes", "node_state_bytes"}
 LENGTHS = {"lengths"}
+RATES = {
+    *("seconds_per_step", "seconds_from", "step_parts", "samples_per_s", "tokens_per_s", "run_s", "on_demand", "spot"),
+}
 SHARED = "--set checkpoint.path=/shared/demo"
 
 
@@ -33,6 +36,12 @@ def table(heading):
     """Key -> type, of a section's table."""
     (section,) = re.findall(rf"(?ms)^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", PAGE)
     return dict(re.findall(r"(?m)^\| `([^`]+)` \| ([^|]+) \|", section))
+
+
+def table_row(key):
+    """What the page says behind a key of `planner plan`."""
+    (found,) = re.findall(rf"(?m)^\| `{key}` \| [^|]+ \|(.*)\|$", PAGE)
+    return found
 
 
 def is_of(value, words):
@@ -71,14 +80,18 @@ def printed(reader):
 
 
 def test_plan(printed):
-    """Nodes are there with a cluster only."""
+    """Nodes are there with a cluster only, seconds with rates, and dollars with prices, too."""
     for plan in printed("planner plan jobs/demo.yaml"):
+        check("planner plan", plan, without=ON_CLUSTER | LENGTHS | RATES)
+    for plan in printed("planner plan jobs/demo.yaml --rates rates.yaml --prices prices.yaml"):
         check("planner plan", plan, without=ON_CLUSTER | LENGTHS)
+        assert set(plan["spot"]) == set(re.findall(r"`(\w+)`", table_row("spot")))
+        assert set(plan["step_parts"]) == set(re.findall(r"`(\w+_s)`", table_row("step_parts")))
     cluster = "--set workers.gpus=1 --set workers.max=32 --cluster cluster.yaml"
     for plan in printed(f"planner plan jobs/demo.yaml {cluster}"):
-        check("planner plan", plan, without=LENGTHS)
+        check("planner plan", plan, without=LENGTHS | RATES)
     for plan in printed("planner plan jobs/demo.yaml --lengths"):
-        check("planner plan", plan, without=ON_CLUSTER)
+        check("planner plan", plan, without=ON_CLUSTER | RATES)
         assert set(plan["lengths"]["padded"]) == {"mean", "p95", "worst", "rounds"}
 
 
@@ -86,7 +99,7 @@ def test_check(printed):
     """The plans in it are those of `planner plan`."""
     found = printed("planner check RECIPE")
     check("planner check", found)
-    check("planner plan", found["counts"][0]["planner"], without=ON_CLUSTER | LENGTHS | AFTER_WARNINGS)
+    check("planner plan", found["counts"][0]["planner"], without=ON_CLUSTER | LENGTHS | RATES | AFTER_WARNINGS)
 
 
 def test_runs_and_show(printed):
@@ -101,7 +114,7 @@ def test_run(printed):
     """What a dry run prints."""
     found = printed("planner run jobs/demo.yaml --dry-run")
     check("planner run --dry-run", found)
-    check("planner plan", found["plan"], without=ON_CLUSTER | LENGTHS | AFTER_WARNINGS)
+    check("planner plan", found["plan"], without=ON_CLUSTER | LENGTHS | RATES | AFTER_WARNINGS)
 
 
 def test_audit(printed):

@@ -20,7 +20,16 @@ import planner.cli
 _SHELL = re.compile(r"[|<>;&$()]")
 # Placeholders in pages, and what is typed instead.
 _STAND_INS = {"JOB": "jobs/demo.yaml", "RECIPE": "recipe.sh", "RUN": "runs/demo", "FOLDER": "runs"}
-_LOOKS_AT_RUNS = re.compile(r"planner (runs|show|watch|report|audit)\b|.*verify_run\.py")
+_LOOKS_AT_RUNS = re.compile(r"planner (runs|show|watch|report|audit|fit)\b|.*verify_run\.py")
+# Rates of the demo, which a page has written before with `planner fit`, and a price list of the reader's.
+_RATES = """\
+format: 1
+batch: {global: 64, max_micro: 8}
+sample_tokens: {value: 96, source: measured}
+terms: {sample_s: {value: 0.01, source: fitted}}
+measured: [{world_size: 4, steps: 40, seconds: 0.2}]
+"""
+_PRICES = "gpus: {H100: {on_demand: 3.9, spot: 1.5}}\n"
 _SMALL_JOBS = re.compile(r"planner (run|verify|demo|submit) jobs/(sft|dpo|ipo|simpo|kto)\.yaml")
 
 
@@ -68,7 +77,11 @@ class Reader:
         if _LOOKS_AT_RUNS.match(text):
             for run in re.findall(r"\bruns/(?!no-such)[\w-]+", text):
                 _copy(self.finished / "runs" / "demo", self.finished / run)
+            (self.finished / "rates.yaml").unlink(missing_ok=True)  # of another page
             return type_in(self.finished, text)
+        for name, content in {"rates": _RATES, "prices": _PRICES}.items():
+            if f"--{name} " in text:
+                (self.checkout / f"{name}.yaml").write_text(content)
         if not text.startswith("planner init"):
             for file in re.findall(r"(?<!-o )(?<!> )(?<=\s)(?!no-such)[\w-]+\.yaml\b", text):
                 _copy(self.checkout / "jobs" / "demo.yaml", self.checkout / file)

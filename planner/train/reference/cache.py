@@ -170,6 +170,15 @@ class TableFiles:
         return hashlib.sha256(f"{self.key} {start} ".encode() + numbers).digest()
 
 
+# Rows that one forward pass without gradients always has room for, where the job names no number. Not what fits: the
+# chunk decides the bits of the table.
+_ROWS_OF_AUTO = 4
+
+
+def _chunk_rows(job: Job) -> int:
+    return _ROWS_OF_AUTO if job.batch.max_micro == "auto" else job.batch.max_micro
+
+
 def parts_of(
     job: Job, model: str, dataset: SampleDataset, storage: Storage, *, limit: TokenLimit | None = None
 ) -> TableFiles:
@@ -182,14 +191,14 @@ def parts_of(
         "reference_model": job.reference.model,
         "seed": job.train.seed,
         "precision": job.train.precision,
-        "chunk": job.batch.max_micro,
+        "chunk": (chunk := _chunk_rows(job)),
         "data": dataset.fingerprint,
         "rows": dataset.num_rows,
     }
     if limit is not None:  # the other keys stay as they were
         depends_on["packed"] = limit.max_tokens
     key = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()[:16]
-    return TableFiles(storage=storage, key=key, num_rows=dataset.num_rows, chunk_rows=job.batch.max_micro, limit=limit)
+    return TableFiles(storage=storage, key=key, num_rows=dataset.num_rows, chunk_rows=chunk, limit=limit)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,82 @@
+"""`batch.max_micro: auto`: the largest micro-batch that fits into the memory of a worker group's devices.
+
+Each group finds its own, when it starts. So a run that gets other GPUs, or more of them, has other micro-batches, and
+the same samples in each step.
+"""
+
+import socket
+from dataclasses import replace
+
+import torch
+
+from planner.base.disk import size_text
+from planner.base.host_memory import available_bytes
+from planner.errors import UserError
+from planner.job import Job, workers_of
+from planner.job.memory import JobMemory, gpu_need, largest_micro, refusal, ways_out
+from planner.plan import BatchSizes, make_plan
+from planner.plan.commit_size import NotKnown
+from planner.train.measured_memory import memory_of
+from planner.train.world import World, device_kind
+
+_MOST_OF_HOST = 0.8
+
+
+def sizes_that_fit(job: Job, world: World, sizes: BatchSizes) -> BatchSizes:
+    """The batch sizes with the largest `max_micro` that fits on every worker. Unchanged if the job names a number.
+
+    Collective. One worker measures the model, or reads what was measured before.
+
+    Raises:
+        UserError: on every worker, if one sample does not fit, or what the model needs is not known.
+    """
+    if job.batch.max_micro != "auto":
+        return sizes
+    memory = world.from_first(lambda: _memory(job, world.device))
+    num_bytes = min(world.gather(_device_bytes(world)))
+    device = device_kind(world.device)
+    return world.agree(lambda: _fitting(job, memory, sizes, world.world_size, device, num_bytes))
+
+
+def _memory(job: Job, device: torch.device) -> JobMemory:
+    found = memory_of(job, "cuda" if device.type == "cuda" else "cpu")
+    if isinstance(found, NotKnown):
+        raise UserError(f"batch.max_micro auto: {found.reason}. Write a number")
+    return found
+
+
+def _device_bytes(world: World) -> int:
+    """Bytes of this worker's device, or its part if several workers share it. Collective."""
+    if world.device.type == "cuda":
+        properties = torch.cuda.get_device_properties(world.device)
+        place, num_bytes = str(properties.uuid), int(properties.total_memory)
+    else:
+        place, num_bytes = "", int(_MOST_OF_HOST * available_bytes())
+    here = (socket.gethostname(), place)
+    return num_bytes // world.gather(here).count(here)
+
+
+def _fitting(
+    job: Job, memory: JobMemory, sizes: BatchSizes, world_size: int, device: str, num_bytes: int
+) -> BatchSizes:
+    if sizes.max_tokens is None:
+        if most := largest_micro(memory, sizes, world_size, num_bytes):
+            return replace(sizes, max_micro=most)
+    elif gpu_need(memory, make_plan(sizes, world_size), num_bytes).total <= num_bytes:
+        return sizes  # tokens decide what a micro-batch needs
+    workers, advice = workers_of(job), f"Try, in this order: {', '.join(ways_out(job))}"
+    if sizes.max_tokens is not None:
+        advice = f"Lower batch.max_tokens. {advice}"
+    counts = range(world_size, min(workers.most, world_size + 64) + 1)
+    fits = next((count for count in counts if _fits(memory, sizes, count, num_bytes)), 0)
+    if fits:
+        raise UserError(
+            f"batch.max_micro auto: with {world_size} workers one micro-batch does not fit into {device} "
+            f"({size_text(num_bytes)}), with {fits} it does. Write workers.min: {fits}. Else: {advice}"
+        )
+    raise UserError(f"batch.max_micro auto: {refusal(memory, sizes, counts, device, num_bytes)}. {advice}")
+
+
+def _fits(memory: JobMemory, sizes: BatchSizes, world_size: int, num_bytes: int) -> bool:
+    smallest = sizes if sizes.max_tokens is not None else replace(sizes, max_micro=1)
+    return gpu_need(memory, make_plan(smallest, world_size), num_bytes).total <= num_bytes

@@ -1,0 +1,229 @@
+"""`planner fit RUN`, and what `planner plan --rates --prices` makes of it."""
+
+import json
+import re
+import time
+
+import pytest
+from made_runs import BEGAN_S, commit, header, measurement, step, write_run
+
+from planner.files import read_job
+from planner.files.rates_file import read_rates
+from planner.plan import BatchSizes, make_plan
+from planner.store.jobs import job_digest
+
+SIZES = BatchSizes(global_batch=64, max_micro=8)
+SAMPLE_S, FIXED_S = 0.02, 0.5
+
+
+def true_s(world_size):
+    """What a step of the made-up run takes: W = 2 is 1.14 s, W = 4 is 0.82 s."""
+    return FIXED_S + SAMPLE_S * make_plan(SIZES, world_size).step_cost
+
+
+def records(digest, sizes, **changed):
+    for number, world_size in enumerate(sizes):
+        first = 20 * number
+        yield header(number + 1, world_size, first, job_digest=digest, total_steps=160, **changed)
+        for each in range(20):
+            yield step(first + each, seconds=true_s(world_size) * (5 if each == 0 else 1))
+        for _ in range(2):
+            yield measurement(first + 10, BEGAN_S, input_tokens=10 * 64 * 16, communication_s=0.0)
+        yield commit(first + 20, generation=number + 1)
+
+
+@pytest.fixture
+def demo(job):
+    """The tiny job with the batch of the made-up ledgers."""
+    job.write_text(job.read_text().replace("{global: 6, max_micro: 4}", "{global: 64, max_micro: 8}"))
+    return job
+
+
+@pytest.fixture
+def run(demo, tmp_path):
+    """Makes a run of the job at these sizes, and returns its folder."""
+
+    def make(*sizes, **changed):
+        folder = tmp_path / "made"
+        made = write_run(folder, records(job_digest(read_job(demo)), sizes, **changed))
+        made.keep_job(read_job(demo))
+        return folder
+
+    return make
+
+
+def rows(text):
+    """Count -> the row's cells. Two spaces separate columns."""
+    cells = [re.split(r" {2,}", line.strip()) for line in text.splitlines() if re.match(r" *\d+  ", line)]
+    return {int(row[0]): row[1:] for row in cells}
+
+
+def test_a_fit_prints_each_size_and_each_term(cli, run):
+    """And the file has the same numbers."""
+    answer = cli("fit", run(1, 2, 4), "-o", "rates.yaml")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith("tiny: global batch 64, at most 8 samples in a micro-batch\n")
+    found = rows(answer.out)
+    assert {count: cells[:3] for count, cells in found.items()} == {
+        count: ["19", f"{true_s(count):.3g}", "-"] for count in (1, 2, 4)
+    }
+    # The prior of the fit takes a part of the fixed time for samples.
+    assert max(abs(float(cells[4].rstrip("%"))) for cells in found.values()) < 6
+    assert re.search(r"(?m)^compute +0\.02\d* s per sample, fitted \(of the steps at W = 1, 2, 4\)$", answer.out)
+    assert "commits    0.025 s per step, measured (3 commits in 60 steps)" in answer.out
+    assert answer.out.endswith("\nwrote rates.yaml. Now: planner plan JOB --rates rates.yaml\n")
+    rates = read_rates("rates.yaml")
+    assert [each.world_size for each in rates.measured] == [1, 2, 4]
+    assert (rates.job, rates.sizes, rates.sample_tokens.value) == ("tiny", SIZES, 16.0)
+    assert rates.model.sample_s.value == pytest.approx(SAMPLE_S, rel=0.1)
+
+
+def test_one_size_is_proportional_and_says_so(cli, run):
+    """With what to do."""
+    out = cli("fit", run(4), "--dry-run").out
+    assert "Only one world size was measured, so a step's time is taken to be proportional to its cost." in out
+    assert "wrote" not in out
+
+
+def test_a_run_that_tells_nothing_is_refused(cli, run, tmp_path):
+    """No run, no typical step, or no job."""
+    folder = run(4)
+    assert "no run here" in cli("fit", tmp_path / "nowhere").err
+    next((folder / "jobs").iterdir()).unlink()
+    assert "the job that it was made with is gone" in cli("fit", folder).err
+    write_run(tmp_path / "new", [header(1, 4, 0), step(0)])
+    assert (
+        "no typical step is on record (the first step of each generation does not count)"
+        in cli("fit", tmp_path / "new").err
+    )
+
+
+def test_a_file_is_replaced_only_by_force(cli, run):
+    """Before the ledger is read."""
+    folder = run(4)
+    assert cli("fit", folder).code == 0
+    refused = cli("fit", folder)
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err == "planner: rates.yaml: the file exists. Write another path, or replace it with --force\n"
+    assert cli("fit", folder, "--force").code == 0
+
+
+def planned(cli, demo, *arguments, gpus="1-8"):
+    answer = cli("plan", demo, "--rates", "rates.yaml", "--gpus", gpus, *arguments)
+    assert answer.code == 0, answer.err
+    return answer.out
+
+
+def test_a_plan_shows_seconds_and_says_where_they_are_from(cli, demo, run):
+    """Measured at 2 and 4, between them at 3, extrapolated elsewhere. Commits are in it: 0.025 s."""
+    cli("fit", run(2, 4))
+    out = planned(cli, demo)
+    shown = {count: cells[6] for count, cells in rows(out).items()}
+    assert (shown[2], shown[4]) == (f"{true_s(2) + 0.025:.3g}", f"{true_s(4) + 0.025:.3g}")
+    assert [count for count, text in shown.items() if text.startswith("~")] == [1, 3, 5, 6, 7, 8]
+    assert all(float(text.lstrip("~")) == pytest.approx(true_s(count), rel=0.15) for count, text in shown.items())
+    header_line = next(line for line in out.splitlines() if line.startswith("GPUs"))
+    assert header_line.split()[-2:] == ["s/step", "tokens/s"]
+    assert "s/step: extrapolated by the step model at 1, 5-8; measured at 2, 4; between measured costs at 3." in out
+    assert "The model is fitted, of a run at 2, 4 GPUs. A step's share of the commits is in it (0.025 s)." in out
+    found = json.loads(planned(cli, demo, "--json"))
+    assert [each["seconds_from"] for each in found[:5]] == ["beyond", "measured", "between", "measured", "beyond"]
+    assert found[1]["seconds_per_step"] == pytest.approx(true_s(2) + 0.025)
+    assert found[1]["tokens_per_s"] == pytest.approx(64 * 16 / found[1]["seconds_per_step"])
+    assert found[1]["run_s"] == pytest.approx(4 * found[1]["seconds_per_step"])
+    assert (found[1]["on_demand"], found[1]["spot"]) == (None, None)
+
+
+def test_a_plan_shows_dollars_on_demand_and_spot(cli, demo, run, tmp_path):
+    """Of the cheapest machines that have so many GPUs."""
+    cli("fit", run(2, 4))
+    (tmp_path / "prices.yaml").write_text(
+        "gpus: {L4: {on_demand: 0.8, spot: 0.2, gpus_per_node: 2}, H100: {on_demand: 4}}"
+    )
+    asked = ("--prices", "prices.yaml", "--gpu")
+    (two, three) = json.loads(planned(cli, demo, *asked, "l4", "--json", gpus="2,3"))
+    usd = two["on_demand"]
+    assert (usd["usd_per_hour"], usd["machines"], usd["offer"]) == (1.6, 1, "2 x L4")
+    assert (three["on_demand"]["usd_per_hour"], three["spot"]["usd_per_hour"]) == (3.2, 0.8)
+    assert usd["usd_per_step"] == pytest.approx(1.6 * two["seconds_per_step"] / 3600)
+    assert usd["usd_per_run"] == pytest.approx(4 * usd["usd_per_step"])
+    assert usd["usd_per_million_tokens"] == pytest.approx(usd["usd_per_step"] * 1e6 / (64 * 16))
+    out = planned(cli, demo, *asked, "l4", gpus="2")
+    assert re.search(r"\$/step \(spot\) +\$/M tokens \(spot\) +\$/run \(spot\)", out)
+    assert f"{usd['usd_per_step']:.3g} ({two['spot']['usd_per_step']:.3g})" in out
+    assert "on demand: 1 machine of 2 x L4 at 1.6 $ per hour for 2 GPUs, from your price list" in out
+    on_demand = planned(cli, demo, *asked, "H100", gpus="2")
+    assert re.search(r"\$/step +\$/M tokens +\$/run\n", on_demand)
+    assert "spot" not in on_demand
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (
+            ("--prices", "p.yaml"),
+            "--prices needs seconds per step. Write --rates with a file that planner fit RUN wrote",
+        ),
+        (("--gpu", "H100"), "--gpu names a GPU of a price list. Write --prices with your list"),
+        (
+            ("--rates", "rates.yaml", "--prices", "p.yaml"),
+            "p.yaml: found prices of 2 kinds of GPU (A100, L4). Name one",
+        ),
+        (
+            ("--rates", "rates.yaml", "--prices", "p.yaml", "--gpu", "H100"),
+            "p.yaml: found no price of 'H100', but of A100, L4. Write --gpu with one of these names",
+        ),
+        (("--rates", "none.yaml"), "none.yaml: found no such file. Write the path of a rates file"),
+        (
+            ("--rates", "rates.yaml", "--set", "model.layers=2", "--set", "train.precision=bf16"),
+            "rates.yaml: rates of another job (tiny): model.layers 1 there, 2 here; train.precision fp32 there",
+        ),
+        (
+            ("--rates", "rates.yaml", "--set", "batch.max_tokens=64"),
+            "batch.by_length false there, true here",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(cli, demo, run, tmp_path, arguments, error):
+    """With the values of both sides."""
+    cli("fit", run(2, 4))
+    (tmp_path / "p.yaml").write_text("gpus: {L4: {spot: 1}, A100: {spot: 2}}")
+    answer = cli("plan", demo, *arguments)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith(f"planner: {error}") or error in answer.err
+
+
+def test_another_batch_is_the_models_alone(cli, demo, run):
+    """No measured time counts, and a note says at which batch they were measured."""
+    cli("fit", run(1, 2, 4))
+    out = planned(cli, demo, "--set", "batch.global=128", gpus="4")
+    assert rows(out)[4][6].startswith("~")
+    assert float(rows(out)[4][6].lstrip("~")) == pytest.approx(FIXED_S + 32 * SAMPLE_S, rel=0.1)
+    assert "s/step: by the step model alone at 4." in out
+    note = "The rates were measured at a global batch of 64 and at most 8 samples in a micro-batch, so all times"
+    assert note in out
+
+
+def test_idle_gpus_have_an_advice(cli, demo, run, tmp_path):
+    """With seconds, and with what is saved, where both rows are there."""
+    cli("fit", run(2, 4))
+    (tmp_path / "p.yaml").write_text("gpus: {L4: {on_demand: 1}}")
+    plain = cli("plan", demo, "--gpus", "100").out
+    assert "100 GPUs are 36 more than a step of 64 samples can feed. Give back 36: a step on 64 takes as long." in plain
+    priced = planned(cli, demo, "--prices", "p.yaml", gpus="64,100")
+    assert re.search(r"Give back 36: a step on 64 takes [\d.]+ s instead of [\d.]+ s\.", priced)
+    assert "Fewer cost 36 $ less per hour (on demand)." in priced
+    assert "can feed" not in cli("plan", demo, "--gpus", "64").out
+
+
+def test_64_rows_with_rates_and_prices_are_quick(demo, run, cli, tmp_path):
+    """300 ms beside the imports, of a process that has made a plan before."""
+    cli("fit", run(1, 2, 3, 4, 5, 6))
+    (tmp_path / "p.yaml").write_text("gpus: {L4: {on_demand: 1, spot: 0.5}}")
+    planned(cli, demo, "--prices", "p.yaml", gpus="1-64")
+    times = []
+    for _ in range(3):
+        started_s = time.perf_counter()
+        planned(cli, demo, "--prices", "p.yaml", gpus="1-64")
+        times.append(time.perf_counter() - started_s)
+    assert min(times) < 0.3

@@ -1,0 +1,51 @@
+"""What a ledger says of typical steps, by world size."""
+
+import pytest
+from made_runs import BEGAN_S, IDENTITY, commit, event, header, measurement, step
+
+from planner.story.step_times import StepTimesFold
+
+
+def times_of(records):
+    fold = StepTimesFold()
+    for record in records:
+        fold.add(record)
+    return fold.times()
+
+
+def generation(number, workers, first, seconds, **changed):
+    """Ten steps, of which the first one takes ten times as long, and two measurements of them."""
+    yield header(number, workers, first, **changed)
+    for each in range(10):
+        yield step(first + each, seconds=seconds * (10 if each == 0 else 1))
+    for waits in (9.0, 2.0):
+        yield measurement(first + 10, BEGAN_S + first, communication_s=waits)
+    yield commit(first + 10, generation=number)
+
+
+def test_medians_by_world_size_without_first_steps():
+    """Two generations of one size count together. Waits are a part of the seconds that were measured with them."""
+    records = [*generation(1, 4, 0, 2.0), *generation(2, 3, 10, 3.0), *generation(3, 4, 20, 2.0), event("x", BEGAN_S)]
+    found = times_of(records)
+    assert [(each.world_size, each.steps, each.seconds) for each in found.times] == [(3, 9, 3.0), (4, 18, 2.0)]
+    assert [each.waited_s for each in found.times] == pytest.approx([0.2 * 3.0, 0.2 * 2.0])
+    assert (found.num_steps, found.num_commits, found.commit_s) == (30, 3, 3 * 0.5 / 30)
+    assert found.sample_tokens == pytest.approx(500 / 64)
+    assert (found.sample_flops, found.peak_flops_per_s) == (pytest.approx(4e11 / 64), 1e12 / 4)
+    assert (found.header.generation, found.left_out) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"max_micro": 4}, {"identity": IDENTITY.model_copy(update={"model": "9" * 64})}], ids=["batch", "model"]
+)
+def test_steps_of_another_batch_or_model_are_left_out(changed):
+    """The newest generation's count."""
+    found = times_of([*generation(1, 4, 0, 2.0), *generation(2, 3, 10, 3.0, **changed)])
+    assert [each.world_size for each in found.times] == [3]
+    assert (found.left_out, found.num_steps) == (10, 10)
+
+
+def test_nothing_is_known_of_a_run_without_a_second_step():
+    """Neither of one without a generation."""
+    assert times_of([]) is None
+    assert times_of([header(1, 4, 0), step(0)]).times == ()
