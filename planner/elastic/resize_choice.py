@@ -26,7 +26,7 @@ def decide(state: Running, room: int, now_s: float) -> Decision:
 def _situation(known: ControllerContext, size: int, now_s: float) -> Situation:
     rules, history = known.rules, known.history
     return Situation(
-        plan=make_plan(rules.sizes, size),
+        plan=make_plan(known.sizes, size),
         capacity=history.capacity,
         speeds=_speeds(known, size),
         cost=history.cost,

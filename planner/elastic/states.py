@@ -12,6 +12,7 @@ from planner.elastic.pause import NotAResize, Pause
 from planner.elastic.view import View
 from planner.events.event import Event
 from planner.plan import BatchSizes, WorkerRange, useful_workers
+from planner.plan.lowered_caps import lowered_sizes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +68,15 @@ class ControllerContext:
     def unsaved_step(self) -> int:
         """The newest step that may be in memory alone. A run that ends commits it first, if a group can start."""
         return max(self.held_only_step, self.maybe_held_step)
+
+    @property
+    def sizes(self) -> BatchSizes:
+        """The batch sizes to predict steps with: the job's, with all caps that were lowered.
+
+        A group without a device of such a kind has larger micro-batches, and fewer rounds. So limits on silence follow
+        from the job's sizes: they are the longer ones.
+        """
+        return lowered_sizes(self.rules.sizes, self.memory.caps.lowered)
 
     def telling(self, *events: Event) -> Self:
         """A copy with more events for the ledger."""

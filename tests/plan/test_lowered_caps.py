@@ -133,3 +133,11 @@ def test_caps_read_as_a_sentence_has_them():
         "1 sample",
         "8 samples and 4,096 tokens",
     ]
+
+
+@pytest.mark.parametrize(("most", "is_right"), [(1, True), (4, True), (5, False), (8, False)])
+def test_with_auto_a_plan_may_have_less_than_what_was_lowered_and_no_more(most, is_right):
+    """The memory of the group's devices decides, and a cap that was lowered still holds."""
+    of, half = Caps(max_micro=8), Caps(max_micro=4)
+    found = list(misfits(of, [lowered(of, half)], Caps(max_micro=most), is_auto=True))
+    assert (not found) == is_right
