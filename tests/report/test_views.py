@@ -119,11 +119,11 @@ def test_what_several_rows_would_say_of_communication_is_told_once_below():
 
 def test_further_columns_follow_the_plans_own():
     """Aligned to the right, before the notes, and with the nodes behind them."""
-    extra = [Column(title="s/step", cells={9: "~0.5", 5: "12"}), Column(title="memory", cells={9: "a", 5: "b"})]
+    extra = [Column(title="s", cells={9: "~1", 5: "12"}), Column(title="memory", cells={9: "a", 5: "b"})]
     assert plan_table(plans(5, 9), extra=extra) == [
-        "GPUs  used  split            micro-batch  rounds  cost  efficiency  s/step  memory  notes",
-        "   5     5  4 x 13 + 1 x 12            7       2    13       98.5%      12       b",
-        "   9     9  1 x 8 + 8 x 7              8       1     8       88.9%    ~0.5       a  8 workers are just as fast",
+        "GPUs  used  split            micro-batch  rounds  cost  efficiency   s  memory  notes",
+        "   5     5  4 x 13 + 1 x 12            7       2    13       98.5%  12       b",
+        "   9     9  1 x 8 + 8 x 7              8       1     8       88.9%  ~1       a  8 workers are just as fast",
     ]
 
 
