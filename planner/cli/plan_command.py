@@ -89,7 +89,7 @@ def plan(
     there = None if cluster is None else _on_cluster(cluster, spec, asked)
     found = plans(spec, asked if there is None else there.counts)
     on_a_node = None if there is None else there.workers_on_a_node
-    timed = None if rates is None else plan_rates(spec, rates, prices, gpu, _most_on_a_node(on_a_node))
+    timed = None if rates is None else plan_rates(spec, rates, prices, gpu, on_a_node)
     shown = _Shown(
         job=spec,
         plans=found,
@@ -179,11 +179,6 @@ def _require_rates(rates: str | None, prices: str | None, gpu: str | None) -> No
         raise UserError("--prices needs seconds per step. Write --rates with a file that planner fit RUN wrote")
     if gpu is not None and prices is None:
         raise UserError("--gpu names a GPU of a price list. Write --prices with your list")
-
-
-def _most_on_a_node(on_a_node: Mapping[int, int] | None) -> int | None:
-    """The most workers on one node of the cluster. None without a cluster."""
-    return max(on_a_node.values()) if on_a_node else None
 
 
 def _length_costs(job: Job, counts: list[int]) -> "StepLengths":
