@@ -42,7 +42,7 @@ def _group(name: str, share: float) -> Path:
     Raises:
         OSError: that is not allowed here.
     """
-    quota = str(round(share * _PERIOD_US))
+    quota = str(max(round(share * _PERIOD_US), 1_000))  # the least that Linux takes
     if (_V1 / "cpu.shares").exists() or (_V1 / "tasks").exists():
         group = _V1 / name
         group.mkdir()

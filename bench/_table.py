@@ -34,6 +34,7 @@ def table() -> str:
             _tracking,
             _order,
             _plan,
+            _step_time,
             _balance,
             _loading,
             _on_demand,
@@ -91,6 +92,21 @@ def _uneven() -> list[str]:
         )
         for r in _rows("uneven")
         if r["largest_divisor"] != r["workers"]
+    ]
+
+
+def _step_time() -> list[str]:
+    if not (ROOT / "bench" / "results" / "step_time.json").exists():
+        return []  # it needs a quiet machine, so it may not be measured yet
+    return [
+        _row(
+            "step_time",
+            f"seconds of a step on {r['workers']} workers, predicted from 1 and 2 ({r['configuration']})",
+            f"{r['predicted_s']:.2f} s, {r['error']:+.1%} (worst of {r['repeats']}: {r['worst_error']:+.1%})",
+            f"measured: {r['measured_s']:.2f} s",
+        )
+        for r in _rows("step_time")
+        if not r["is_fitted"]
     ]
 
 

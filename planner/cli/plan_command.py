@@ -97,7 +97,7 @@ def plan(
     if isinstance(memory, PlanMemory):
         found = list(memory.plans)
     on_a_node = None if there is None else there.workers_on_a_node
-    timed = None if rates is None else plan_rates(spec, rates, prices, gpu, _most_on_a_node(on_a_node))
+    timed = None if rates is None else plan_rates(spec, rates, prices, gpu, on_a_node)
     shown = _Shown(
         job=spec,
         plans=found,
@@ -200,11 +200,6 @@ def _require_rates(rates: str | None, prices: str | None) -> None:
     """
     if prices is not None and rates is None:
         raise UserError("--prices needs seconds per step. Write --rates with a file that planner fit RUN wrote")
-
-
-def _most_on_a_node(on_a_node: Mapping[int, int] | None) -> int | None:
-    """The most workers on one node of the cluster. None without a cluster."""
-    return max(on_a_node.values()) if on_a_node else None
 
 
 def _length_costs(job: Job, counts: list[int]) -> "StepLengths":

@@ -75,6 +75,8 @@ def _notes(rates: Rates, times: StepTimes) -> Sequence[str]:
             "Only one world size was measured, so a step's time is taken to be proportional to its cost. "
             "A second one, best half or twice as many workers, tells the fixed part."
         )
+    if rates.measured[-1].world_size > 1 and not any(each.waited_s for each in rates.measured):
+        notes.append("The time in collectives is not known (as over NCCL), so that of bytes is in the other terms.")
     if few := [each for each in rates.measured if each.steps < _FEW_STEPS]:
         texts = ", ".join(f"{each.steps} at {each.world_size}" for each in few)
         notes.append(f"Few steps were measured ({texts}), so their medians may be far off.")

@@ -10,7 +10,7 @@ from planner.job.gradient import gradient_rule
 from planner.job.step_settings import place_settings, step_settings
 from planner.plan.commit_size import FLOAT32_BYTES, NotKnown
 from planner.plan.rates import Rates, measured_sizes
-from planner.plan.step_time import NOTHING, Term, Traffic, fit
+from planner.plan.step_time import Term, Traffic, fit
 from planner.runner.commit_size import commit_size
 from planner.store.follow import WholeLedger
 from planner.store.run_folder import RunFolder, no_run_error
@@ -68,7 +68,7 @@ def _times(run: RunFolder, progress: Callable[[int, int], None]) -> StepTimes | 
 def _rates(url: str, job: Job, times: StepTimes) -> Rates:
     model = fit(measured_sizes(times.times, times.sizes), _traffic(job))
     commits = f"{times.num_commits} commits in {times.num_steps} steps"
-    commit_s = Term(value=times.commit_s, source="measured", because=commits) if times.num_commits else NOTHING
+    commit_s = Term(value=times.commit_s, source="measured", because=commits if times.num_commits else "no commits")
     tokens = Term(value=times.sample_tokens, source="measured") if times.sample_tokens else None
     return Rates(
         run=url,

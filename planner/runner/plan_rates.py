@@ -1,7 +1,7 @@
 """Seconds and dollars of a job's plans, by a rates file and a price list."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from planner.base.disk import absolute_url
@@ -15,7 +15,7 @@ from planner.plan import BatchSizes, Plan
 from planner.plan.prices import Market, Offer, Rent, offers_of, rent
 from planner.plan.rates import Origin, Rates
 from planner.plan.speed import Speeds
-from planner.plan.step_time import StepTime
+from planner.plan.step_time import StepModel, StepTime
 
 _MOST_NAMED = 5
 MARKETS: tuple[Market, ...] = ("on demand", "spot")
@@ -53,15 +53,21 @@ class PlanRates:
     sample_tokens: float | None
     total_steps: int
     """of the whole run. 0 if not known"""
+    on_a_node: Mapping[int, int] | None
+    """world size -> the workers on the fullest node of the cluster. None without a cluster"""
 
     def cost(self, plan: Plan) -> PlanCost:
         """What a plan of the job costs."""
-        parts = self.rates.model.parts(plan)
-        step_s = self.speeds.seconds_per_step(plan) + parts.commit_s
+        origin, parts = self.rates.origin(plan, self.sizes), self._placed(plan).parts(plan)
+        training_s = self.speeds.seconds_per_step(plan)
+        if origin != "measured":
+            # The rates' own levels are those of the measured run.
+            training_s *= parts.step_s / self.rates.model.seconds_per_step(plan)
+        step_s = training_s + parts.commit_s
         samples_per_s = plan.global_batch / step_s
         rents = {market: found for market in MARKETS if (found := rent(self.offers, plan.world_size, market))}
         return PlanCost(
-            origin=self.rates.origin(plan, self.sizes),
+            origin=origin,
             step_s=step_s,
             parts=parts,
             samples_per_s=samples_per_s,
@@ -70,13 +76,19 @@ class PlanRates:
             rents=rents,
         )
 
+    def _placed(self, plan: Plan) -> StepModel:
+        """The step model on the cluster's nodes."""
+        if self.on_a_node is None:
+            return self.rates.model
+        return replace(self.rates.model, node_workers=self.on_a_node[plan.world_size])
+
 
 def plan_rates(
     job: Job,
     rates_file: str,
     prices_file: str | None = None,
     gpu: str | None = None,
-    node_workers: int | None = None,
+    on_a_node: Mapping[int, int] | None = None,
 ) -> PlanRates:
     """Read the files, and check that the rates are of such a job.
 
@@ -85,15 +97,13 @@ def plan_rates(
         rates_file: a rates file.
         prices_file: a price list. None for no prices.
         gpu: the GPU to take prices of. None if the list has one kind alone.
-        node_workers: workers on a node of the cluster. None takes what the rates say.
+        on_a_node: world size -> the workers on the fullest node of the cluster. None: the nodes are those of the rates.
 
     Raises:
         UserError: a file is wrong, the rates are of another job, or the list has no such GPU.
     """
     rates = read_rates(rates_file)
     _require_same(rates, job, rates_file)
-    if node_workers is not None:
-        rates = replace(rates, model=replace(rates.model, node_workers=node_workers))
     sizes = batch_sizes(job)
     known = job.data.sample_tokens(job.model)
     tokens = rates.sample_tokens.value if rates.sample_tokens else known
@@ -105,6 +115,7 @@ def plan_rates(
         notes=tuple(_notes(rates, job, sizes, has_prices=prices_file is not None)),
         sample_tokens=tokens,
         total_steps=total_steps(job, rates.epoch_samples),
+        on_a_node=on_a_node,
     )
 
 

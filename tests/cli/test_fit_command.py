@@ -70,6 +70,7 @@ def test_a_fit_prints_each_size_and_each_term(cli, run):
     # The prior of the fit takes a part of the fixed time for samples.
     assert max(abs(float(cells[4].rstrip("%"))) for cells in found.values()) < 6
     assert re.search(r"(?m)^compute +0\.02\d* s per sample, fitted \(of the steps at W = 1, 2, 4\)$", answer.out)
+    assert "The time in collectives is not known (as over NCCL), so that of bytes is in the other terms." in answer.out
     assert "commits    0.025 s per step, measured (3 commits in 60 steps)" in answer.out
     assert answer.out.endswith("\nwrote rates.yaml. Now: planner plan JOB --rates rates.yaml\n")
     rates = read_rates("rates.yaml")
@@ -214,6 +215,34 @@ def test_idle_gpus_have_an_advice(cli, demo, run, tmp_path):
     assert re.search(r"Give back 36: a step on 64 takes [\d.]+ s instead of [\d.]+ s\.", priced)
     assert "Fewer cost 36 $ less per hour (on demand)." in priced
     assert "can feed" not in cli("plan", demo, "--gpus", "64").out
+
+
+CLUSTER = """
+cluster_name: two
+provider: {type: aws, region: us-west-2}
+max_workers: 4
+head_node_type: head
+available_node_types:
+  head: {resources: {CPU: 0, GPU: 0}}
+  pair: {resources: {CPU: 8, GPU: 2}, min_workers: 0, max_workers: 4}
+"""
+
+
+def test_a_cluster_tells_which_workers_share_a_node(cli, demo, run, tmp_path):
+    """Beyond two workers, the bandwidth between nodes counts, at sizes that were not measured."""
+    cli("fit", run(1, 2))
+    text = (tmp_path / "rates.yaml").read_text()
+    before, _, after = text.partition("  between_nodes_gbps:\n    value: null\n")
+    assert after
+    slow = f"{before}  between_nodes_gbps:\n    value: 1.0e-03\n{after}"
+    (tmp_path / "rates.yaml").write_text(slow.replace("workers.gpus: 0", "workers.gpus: 1"))
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    asked = ("--set", "workers.gpus=1", "--json")
+    apart = json.loads(planned(cli, demo, *asked, "--cluster", "cluster.yaml", gpus="2,4"))
+    together = json.loads(planned(cli, demo, *asked, gpus="2,4"))
+    slower = [a["seconds_per_step"] > t["seconds_per_step"] for a, t in zip(apart, together, strict=True)]
+    assert slower == [False, True]
+    assert apart[1]["step_parts"]["gather_s"] > 0 == together[1]["step_parts"]["gather_s"]
 
 
 def test_64_rows_with_rates_and_prices_are_quick(demo, run, cli, tmp_path):

@@ -10,7 +10,7 @@ from planner.base.text import counted
 from planner.plan import BatchSizes, make_plan
 from planner.provenance.audit import Audit, GenerationSteps
 from planner.report.audits import audit_json, phase_table, verdict
-from planner.report.plan_table import plan_json, plan_table, split_text
+from planner.report.plan_table import Column, plan_json, plan_table, split_text
 from planner.report.run_view import news_text, step_line
 from planner.report.text_columns import aligned, columns_of, hanging, wrapped
 from planner.store.records import CommitRecord, EvalRecord, EventRecord, GenerationRecord, StepRecord, TrainingIdentity
@@ -115,6 +115,16 @@ def test_what_several_rows_would_say_of_communication_is_told_once_below():
     assert table[5].endswith("  micro-batch 1 is communication-bound under FSDP: use fewer workers")
     assert "bound" not in "".join(plan_table(plans(1, 2, 3, 5, max_micro=1), sample_tokens=65_536))
     assert "micro-batch 1 (512 tokens) is" in plan_table(plans(2, 3, max_micro=1), sample_tokens=512)[-1]
+
+
+def test_further_columns_follow_the_plans_own():
+    """Aligned to the right, before the notes, and with the nodes behind them."""
+    extra = [Column(title="s", cells={9: "~1", 5: "12"}), Column(title="memory", cells={9: "a", 5: "b"})]
+    assert plan_table(plans(5, 9), extra=extra) == [
+        "GPUs  used  split            micro-batch  rounds  cost  efficiency   s  memory  notes",
+        "   5     5  4 x 13 + 1 x 12            7       2    13       98.5%  12       b",
+        "   9     9  1 x 8 + 8 x 7              8       1     8       88.9%  ~1       a  8 workers are just as fast",
+    ]
 
 
 def test_a_plan_as_json():
