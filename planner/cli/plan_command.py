@@ -1,6 +1,6 @@
 """`planner plan JOB`: prints the plan at each GPU count, made by the same function that the workers call."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -28,10 +28,9 @@ from planner.plan.surplus import advice
 from planner.report.commit_text import commit_keys, plan_lines
 from planner.report.compute_text import compute_text, compute_value
 from planner.report.cost_text import Costs, cost_columns, cost_keys, cost_lines, plan_costs, surplus_lines
-from planner.report.dry_run_text import AUTO
 from planner.report.length_table import length_keys, length_lines
-from planner.report.memory_text import PlanMemory, memory_columns, memory_keys, memory_lines, plan_memory
-from planner.report.plan_table import plan_json, plan_table
+from planner.report.memory_text import AUTO, PlanMemory, memory_columns, memory_keys, memory_lines, plan_memory
+from planner.report.plan_table import Mixes, plan_json, plan_table
 from planner.report.text_columns import wrapped
 from planner.runner.commit_size import commit_size
 from planner.runner.job_argument import plans, read_job
@@ -92,10 +91,7 @@ def plan(
     spec = read_job(job, set_ or [])
     asked = None if gpus is None else parse_counts(gpus)
     there = None if cluster is None else _on_cluster(cluster, spec, asked)
-    found = plans(spec, asked if there is None else there.counts)
-    memory = None if gpu is None else _memory(spec, found, gpu)
-    if isinstance(memory, PlanMemory):
-        found = list(memory.plans)
+    found, memory = _rows(spec, asked if there is None else there.counts, gpu)
     on_a_node = None if there is None else there.workers_on_a_node
     timed = None if rates is None else plan_rates(spec, rates, prices, gpu, on_a_node)
     shown = _Shown(
@@ -104,15 +100,13 @@ def plan(
         there=there,
         size=commit_size(spec, may_build=False),
         storage_gbps=storage_gbps,
-        compute=compute_rule(spec, on_gpu=bool(spec.workers.gpus)),
         timed=timed,
         costs=None if timed is None else plan_costs(timed, found),
         by_length=_length_costs(spec, [plan.world_size for plan in found]) if lengths else None,
         memory=memory,
     )
     if as_json:
-        mixes = None if there is None else there.mixes
-        typer.echo(plan_json(found, mixes, partial(_more_keys, shown), sample_tokens=shown.sample_tokens))
+        typer.echo(plan_json(found, shown.mixes, partial(_more_keys, shown), sample_tokens=shown.sample_tokens))
     else:
         _print(shown, terminal_width())
 
@@ -126,11 +120,20 @@ class _Shown:
     there: "OnCluster | None"
     size: CommitSize | NotKnown
     storage_gbps: float | None
-    compute: ComputeRule | None
     timed: PlanRates | None
     costs: Costs | None
     by_length: "StepLengths | None"
     memory: PlanMemory | NotKnown | None
+
+    @property
+    def mixes(self) -> Mixes | None:
+        """Count -> its nodes of the cluster. None without a cluster."""
+        return None if self.there is None else self.there.mixes
+
+    @property
+    def compute(self) -> ComputeRule | None:
+        """How workers compute. None: the user's own loop decides it."""
+        return compute_rule(self.job, on_gpu=bool(self.job.workers.gpus))
 
     @property
     def sample_tokens(self) -> int | None:
@@ -153,8 +156,7 @@ def _print(shown: _Shown, width: int | None) -> None:
         *([] if timed is None or costs is None else cost_columns(timed, costs)),
         *(memory_columns(shown.memory) if isinstance(shown.memory, PlanMemory) else []),
     ]
-    mixes = None if there is None else there.mixes
-    header, *rows = plan_table(shown.plans, width, mixes, extra=extra, sample_tokens=shown.sample_tokens)
+    header, *rows = plan_table(shown.plans, width, shown.mixes, extra=extra, sample_tokens=shown.sample_tokens)
     typer.echo()
     print_heading(header)
     typer.echo("\n".join(rows))
@@ -185,8 +187,17 @@ def _more_keys(shown: _Shown, plan: Plan) -> dict[str, object]:
     }
 
 
+def _rows(job: Job, counts: Sequence[int] | None, gpu: str | None) -> tuple[list[Plan], PlanMemory | NotKnown | None]:
+    """A plan for each row, and what it needs of a GPU. With `max_micro: auto`, it has what fits."""
+    found = plans(job, counts)
+    if gpu is None:
+        return found, None
+    memory = _memory(job, found, gpu)
+    return (list(memory.plans) if isinstance(memory, PlanMemory) else found), memory
+
+
 def _memory(job: Job, found: list[Plan], gpu: str) -> PlanMemory | NotKnown:
-    """What each row needs of a GPU. With `max_micro: auto`, each row has the largest micro-batch that fits."""
+    """What each row needs of a GPU."""
     kind = gpu_kind(gpu)
     memory = job_memory_here(job, "cuda", lambda text: typer.echo(text, err=True))
     return memory if isinstance(memory, NotKnown) else plan_memory(job, memory, found, kind)

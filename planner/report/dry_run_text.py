@@ -11,6 +11,7 @@ from planner.job.tracking import Tracking
 from planner.plan.commit_size import NotKnown
 from planner.report.commit_text import commit_keys, dry_run_lines
 from planner.report.compute_text import compute_text, compute_value
+from planner.report.memory_text import AUTO
 from planner.report.plan_table import plan_object, plan_table
 from planner.report.text_columns import hanging
 from planner.runner.dry_run import Forecast
@@ -18,10 +19,6 @@ from planner.runner.start import Start
 from planner.wording.event_text import text_of
 
 _WRITTEN = "run.json, status.json, jobs, drivers, generations, ledger, manifests, held, checkpoints, ray"
-AUTO = (
-    "batch.max_micro auto: each worker group computes what fits into its GPUs. The table assumes that a share fits "
-    "whole. planner plan JOB --gpu NAME shows what fits"
-)
 NOTHING_DONE = "dry run: nothing was started, nothing was written"
 NOTHING_KEPT = "dry run: nothing was started, nothing was kept"
 

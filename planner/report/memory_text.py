@@ -13,6 +13,11 @@ from planner.plan.commit_size import NotKnown
 from planner.plan.gpu_kinds import GpuKind
 from planner.report.plan_table import Column
 
+AUTO = (
+    "batch.max_micro auto: each worker group computes what fits into its GPUs. The table assumes that a share fits "
+    "whole. planner plan JOB --gpu NAME shows what fits"
+)
+"""for plans that are made without devices"""
 _NAMES = {
     "weights": "weights",
     "optimizer": "optimizer",
