@@ -137,27 +137,34 @@ _GPU_CASES = (
 )
 _SMALL = _llama(8, 512, 1408, 8, 4, 8192, tied=False)
 _CPU_CASES = (
-    Case(name="gpt 57 M", shape=_gpt(18, 512, 8), context=512, micro=8),
-    Case(name="gpt 57 M, two workers", shape=_gpt(18, 512, 8), context=512, micro=8, rounds=1, workers=2),
+    Case(name="gpt 38 M", shape=_gpt(12, 512, 8), context=256, micro=6),
+    Case(name="gpt 38 M, two workers", shape=_gpt(12, 512, 8), context=256, micro=12, rounds=1, workers=2),
     Case(
-        name="gpt 120 M, all recomputed",
-        shape=_gpt(38, 512, 8),
-        context=512,
-        micro=8,
+        name="gpt 76 M, all recomputed",
+        shape=_gpt(24, 512, 8),
+        context=256,
+        micro=6,
         train={"activation_checkpointing": True},
     ),
     Case(
-        name="gpt 28 M, selective",
-        shape=_gpt(9, 512, 8),
-        context=512,
-        micro=24,
+        name="gpt 38 M, selective",
+        shape=_gpt(12, 512, 8),
+        context=256,
+        micro=12,
         train={"activation_checkpointing": "selective"},
     ),
-    Case(name="gpt 57 M, bitwise", shape=_gpt(18, 512, 8), context=512, micro=6, batch={"equality": "bitwise"}),
-    Case(name="gpt 57 M, bf16", shape=_gpt(18, 512, 8), context=512, micro=12, train={"precision": "bf16"}),
-    Case(name="Llama 32 M, sft", shape=_SMALL, context=512, micro=8, **_SFT),
-    Case(name="Llama 32 M, sft, two workers", shape=_SMALL, context=512, micro=8, rounds=1, workers=2, **_SFT),
-    Case(name="Llama 32 M, LoRA", shape=_SMALL, context=512, micro=12, model={"lora": _LORA}, **_SFT),
+    Case(name="gpt 38 M, bitwise", shape=_gpt(12, 512, 8), context=256, micro=6, batch={"equality": "bitwise"}),
+    Case(name="Llama 29 M, sft", shape=_SMALL, context=256, micro=8, **_SFT),
+    Case(name="Llama 29 M, sft, two workers", shape=_SMALL, context=256, micro=16, rounds=1, workers=2, **_SFT),
+    Case(name="Llama 29 M, LoRA", shape=_SMALL, context=256, micro=12, model={"lora": _LORA}, **_SFT),
+    Case(
+        name="Llama 29 M, dpo with a reference",
+        shape=_SMALL,
+        context=128,
+        micro=8,
+        objective={"kind": "dpo", "beta": 0.1, "reference": "model"},
+        data="pairs",
+    ),
 )
 
 

@@ -98,6 +98,7 @@ def test_a_loop_of_ones_own_is_not_measured(cli):
     assert "memory not known: your own loop makes the model" in out
 
 
+@pytest.mark.process
 def test_what_was_measured_before_needs_no_torch(cli, job):
     """So a plan with memory is as fast as one without."""
     cli("plan", job, "--gpu", "l4")
