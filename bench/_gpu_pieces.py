@@ -20,8 +20,7 @@ class Piece:
     needs: tuple[str, ...]
     """packages that must be there"""
     seconds: int
-    """on an H100: measured and rounded up. Estimated for `large`, `packed_training`, `hf` and `bitwise`, which were not
-    measured whole"""
+    """on an H100: measured and rounded up. Estimated for `bitwise`, which was not measured"""
     arguments: tuple[str, ...] = ()
 
     def command(self, device: str, *, toy: bool) -> list[str]:
@@ -82,7 +81,7 @@ PIECES = (
         what="a step of 3.2 B parameters: time, MFU, memory",
         script="_gpu_large.py",
         needs=_PLANNER,
-        seconds=60,
+        seconds=85,
         arguments=("--size", "3b"),
     ),
     Piece(
@@ -112,21 +111,21 @@ PIECES = (
         what="steps of a gpt and a Llama on packed micro-batches beside padded ones: losses, time, memory",
         script="_gpu_packed_training.py",
         needs=_PLANNER,
-        seconds=90,
+        seconds=130,
     ),
     Piece(
         name="hf",
         what="steps of a Llama by attention, kernels, compiled blocks, checkpointing and 4-bit weights: time, memory",
         script="_gpu_hf.py",
         needs=(*_PLANNER, "transformers", "peft"),
-        seconds=170,
+        seconds=230,
     ),
     Piece(
         name="memory",
         what="predicted memory beside what training takes, and the largest micro-batch that fits",
         script="memory.py",
         needs=(*_PLANNER, "transformers", "peft"),
-        seconds=200,
+        seconds=340,
     ),
     Piece(
         name="bitwise",
