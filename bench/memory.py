@@ -7,8 +7,8 @@ Every sample fills the context. A row's figures are of its worker with the most.
 
 predicted_mb   on the CPU all tensors at the moment that needs the most, on a GPU also what cuBLAS keeps
 measured_mb    on the CPU the peak of the resident set (VmHWM) less what the process had after a tiny run, which loads
-               all code. malloc takes pages of their own for all but small tensors (MALLOC_MMAP_THRESHOLD_), and gives them
-               back. By default it keeps many, which no tensor has. On a GPU the most that torch's tensors had
+               all code. malloc takes pages of their own for all but small tensors (MALLOC_MMAP_THRESHOLD_), and gives
+               them back. By default it keeps many, which no tensor has. On a GPU the most that torch's tensors had
 default_mb     on the CPU: measured_mb with malloc's own settings
 error          (predicted - measured) / measured. Beyond 10 % the script fails
 moment         of the prediction
