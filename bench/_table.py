@@ -101,7 +101,8 @@ def _step_time() -> list[str]:
     return [
         _row(
             "step_time",
-            f"seconds of a step on {r['workers']} workers, predicted from 1 and 2 ({r['configuration']})",
+            f"seconds of a step on {r['workers']} workers, predicted from 1 and 2 ({r['configuration']}, "
+            f"{r['limit'].split()[0]} of a core each)",
             f"{r['predicted_s']:.2f} s, {r['error']:+.1%} (worst of {r['repeats']}: {r['worst_error']:+.1%})",
             f"measured: {r['measured_s']:.2f} s",
         )
