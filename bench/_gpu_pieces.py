@@ -77,14 +77,6 @@ PIECES = (
         arguments=("--size", "1b"),
     ),
     Piece(
-        name="large",
-        what="a step of 3.2 B parameters: time, MFU, memory",
-        script="_gpu_large.py",
-        needs=_PLANNER,
-        seconds=85,
-        arguments=("--size", "3b"),
-    ),
-    Piece(
         name="resize",
         what="a whole run through 2, 1, 2, 3 ranks on one GPU: the bits of an undisturbed one, audit clean",
         script="_gpu_resize.py",
@@ -105,6 +97,14 @@ PIECES = (
         script="packed.py",
         needs=("torch",),
         seconds=25,
+    ),
+    Piece(
+        name="large",
+        what="a step of 3.2 B parameters: time, MFU, memory",
+        script="_gpu_large.py",
+        needs=_PLANNER,
+        seconds=85,
+        arguments=("--size", "3b"),
     ),
     Piece(
         name="packed_training",

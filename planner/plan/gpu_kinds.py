@@ -60,7 +60,7 @@ def gpu_kind(text: str) -> GpuKind:
     if len(found) == 1:
         return GpuKind(name=found[0], memory_bytes=_MEMORY_MIB[found[0]] * _MIB)
     if found:
-        raise PlanError(f"--gpu {text}: there are {' and '.join(found)}. Write one of them")
+        raise PlanError(f"GPU {text}: there are {' and '.join(found)}. Write one of them")
     raise PlanError(
-        f"--gpu {text}: not known. Write one of {', '.join(_MEMORY_MIB)}, or the memory of one GPU, such as 24g"
+        f"GPU {text}: not known. Write one of {', '.join(_MEMORY_MIB)}, or the memory of one GPU, such as 24g"
     )

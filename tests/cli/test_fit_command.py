@@ -154,7 +154,7 @@ def test_a_plan_shows_dollars_on_demand_and_spot(cli, demo, run, tmp_path):
     assert f"{usd['usd_per_step']:.3g} ({two['spot']['usd_per_step']:.3g})" in out
     assert "on demand: 1 machine of 2 x L4 at 1.6 $ per hour for 2 GPUs, from your price list" in out
     on_demand = planned(cli, demo, *asked, "H100", gpus="2")
-    assert re.search(r"\$/step +\$/M tokens +\$/run\n", on_demand)
+    assert re.search(r"\$/step +\$/M tokens +\$/run +memory +fits\n", on_demand)
     assert "spot" not in on_demand
 
 
@@ -165,7 +165,6 @@ def test_a_plan_shows_dollars_on_demand_and_spot(cli, demo, run, tmp_path):
             ("--prices", "p.yaml"),
             "--prices needs seconds per step. Write --rates with a file that planner fit RUN wrote",
         ),
-        (("--gpu", "H100"), "--gpu names a GPU of a price list. Write --prices with your list"),
         (
             ("--rates", "rates.yaml", "--prices", "p.yaml"),
             "p.yaml: found prices of 2 kinds of GPU (A100, L4). Name one",

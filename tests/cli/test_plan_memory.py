@@ -89,7 +89,7 @@ def test_a_gpu_that_is_not_known_is_refused(cli, job):
     """With what there is."""
     done = cli("plan", job, "--gpu", "tpu")
     assert done.code == 2
-    assert "--gpu tpu: not known. Write one of t4-16g" in done.err
+    assert "GPU tpu: not known. Write one of t4-16g" in done.err
 
 
 def test_a_loop_of_ones_own_is_not_measured(cli):
@@ -111,3 +111,15 @@ def test_what_was_measured_before_needs_no_torch(cli, job):
     )
     assert "memory of a worker at 1 GPU" in done.stdout
     assert not {"torch", "numpy", "ray", "transformers"} & set(done.stderr.split())
+
+
+def test_a_gpu_of_a_price_list_need_not_be_known(cli, job, tmp_path):
+    """Its dollars are shown, and why its memory is not."""
+    (tmp_path / "prices.yaml").write_text("gpus: {Gaudi: {on_demand: 2}}")
+    (tmp_path / "rates.yaml").write_text(
+        "format: 1\nbatch: {global: 64, max_micro: 8}\nterms:\n  sample_s: {value: 0.1, source: assumed}\n"
+    )
+    done = cli("plan", job, "--gpus", "2", "--rates", "rates.yaml", "--prices", "prices.yaml", "--gpu", "Gaudi")
+    assert done.code == 0, done.err
+    assert "$/step" in done.out
+    assert "memory not known: GPU Gaudi: not known. Write one of t4-16g" in done.out
