@@ -17,7 +17,7 @@ from planner.cli.options import (
     require_rate,
     terminal_width,
 )
-from planner.errors import UserError
+from planner.errors import PlanError, UserError
 from planner.job import Job, workers_of
 from planner.job.compute import ComputeRule, compute_rule
 from planner.job.step_schedule import conversions
@@ -91,7 +91,7 @@ def plan(
     spec = read_job(job, set_ or [])
     asked = None if gpus is None else parse_counts(gpus)
     there = None if cluster is None else _on_cluster(cluster, spec, asked)
-    found, memory = _rows(spec, asked if there is None else there.counts, gpu)
+    found, memory = _rows(spec, asked if there is None else there.counts, gpu, is_priced=prices is not None)
     on_a_node = None if there is None else there.workers_on_a_node
     timed = None if rates is None else plan_rates(spec, rates, prices, gpu, on_a_node)
     shown = _Shown(
@@ -187,12 +187,22 @@ def _more_keys(shown: _Shown, plan: Plan) -> dict[str, object]:
     }
 
 
-def _rows(job: Job, counts: Sequence[int] | None, gpu: str | None) -> tuple[list[Plan], PlanMemory | NotKnown | None]:
-    """A plan for each row, and what it needs of a GPU. With `max_micro: auto`, it has what fits."""
+def _rows(
+    job: Job, counts: Sequence[int] | None, gpu: str | None, *, is_priced: bool
+) -> tuple[list[Plan], PlanMemory | NotKnown | None]:
+    """A plan for each row, and what it needs of a GPU. With `max_micro: auto`, it has what fits.
+
+    A GPU of a price list may have a name that planner does not know.
+    """
     found = plans(job, counts)
     if gpu is None:
         return found, None
-    memory = _memory(job, found, gpu)
+    try:
+        memory = _memory(job, found, gpu)
+    except PlanError as error:
+        if not is_priced:
+            raise
+        return found, NotKnown(reason=str(error))
     return (list(memory.plans) if isinstance(memory, PlanMemory) else found), memory
 
 

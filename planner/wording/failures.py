@@ -74,7 +74,7 @@ def _stops_for_memory(event: failures.StopsForMemory) -> str:
     write = "" if event.max_micro is None else _caps(event.max_micro, event.max_tokens)
     match event.why:
         case "bitwise":
-            change = f"Write {write}, and resume with --accept recipe" if write else _OTHER_WAYS
+            change = f"Write {write}, and resume with planner run JOB --accept recipe" if write else _OTHER_WAYS
             return f"{reason}. With batch.equality: bitwise, micro-batches decide the bits. {change}"
         case "one_sample":
             return f"{reason}, with one sample in a micro-batch. {_OTHER_WAYS}"

@@ -163,7 +163,9 @@ def test_a_bitwise_run_ends_and_says_what_to_write(tmp_path):
     """Its micro-batches decide the bits. Nothing is remembered."""
     job = job_of(tmp_path, steps=6, workers=2, equality="bitwise")
     plant(tmp_path, [(1, "backward", 1)])
-    with pytest.raises(TrainingFailed, match=r"Write batch\.max_micro: 16, and resume with --accept recipe"):
+    with pytest.raises(
+        TrainingFailed, match=r"Write batch\.max_micro: 16, and resume with planner run JOB --accept recipe"
+    ):
         fit(job, hooks=partial(planted_hooks, str(tmp_path)))
     assert read_caps(run_of(job).storage) is None
 

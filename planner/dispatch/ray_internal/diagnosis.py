@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import ray
 
-from planner.base import memory_errors
+from planner.base.memory_errors import OutOfMemory as RanOut
 from planner.base.text import last_line
 from planner.base.user_errors import UserCodeFailed, is_mistake
 from planner.dispatch import mailbox
@@ -95,7 +95,7 @@ def out_of_memory(errors: dict[int, Exception], nodes: dict[int, str]) -> tuple[
     """
     found: dict[str, OutOfMemory] = {}
     for rank, error in sorted(errors.items()):
-        if isinstance(error, memory_errors.OutOfMemory):
+        if isinstance(error, RanOut):
             facts = vars(error.facts)
             found.setdefault(error.facts.device, OutOfMemory(rank=rank, node=nodes.get(rank), **facts))
     return tuple(found.values())
