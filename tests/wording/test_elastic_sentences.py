@@ -317,7 +317,7 @@ FAILURES = [
         failures.StopsForMemory(reason=lacking(), why="bitwise", max_micro=4, max_tokens=None),
         (
             f"{LACKING}. With batch.equality: bitwise, micro-batches decide the bits. Write batch.max_micro: 4, and "
-            "resume with --accept recipe"
+            "resume with planner run JOB --accept recipe"
         ),
     ),
     (
