@@ -213,7 +213,7 @@ def _rows(
         return found, None
     if has_prices and not has_kind(gpu):
         why = f"planner does not know the GPU {gpu}. Use its memory, such as --gpu 24g, without --prices"
-        return found, NotKnown(why)
+        return found, NotKnown(reason=why)
     memory = _memory(job, found, gpu)
     return (list(memory.plans) if isinstance(memory, PlanMemory) else found), memory
 
