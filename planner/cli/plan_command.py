@@ -17,19 +17,27 @@ from planner.cli.options import (
     require_rate,
     terminal_width,
 )
-from planner.errors import PlanError, UserError
+from planner.errors import UserError
 from planner.job import Job, workers_of
 from planner.job.compute import ComputeRule, compute_rule
 from planner.job.step_schedule import conversions
 from planner.plan import Plan
 from planner.plan.commit_size import CommitSize, NotKnown
-from planner.plan.gpu_kinds import gpu_kind
+from planner.plan.gpu_kinds import gpu_kind, has_kind
 from planner.plan.surplus import advice
 from planner.report.commit_text import commit_keys, plan_lines
 from planner.report.compute_text import compute_text, compute_value
 from planner.report.cost_text import Costs, cost_columns, cost_keys, cost_lines, plan_costs, surplus_lines
 from planner.report.length_table import length_keys, length_lines
-from planner.report.memory_text import AUTO, PlanMemory, memory_columns, memory_keys, memory_lines, plan_memory
+from planner.report.memory_text import (
+    AUTO,
+    AUTO_WITHOUT_GPU,
+    PlanMemory,
+    memory_columns,
+    memory_keys,
+    memory_lines,
+    plan_memory,
+)
 from planner.report.plan_table import Mixes, plan_json, plan_table
 from planner.report.text_columns import wrapped
 from planner.runner.commit_size import commit_size
@@ -91,7 +99,7 @@ def plan(
     spec = read_job(job, set_ or [])
     asked = None if gpus is None else parse_counts(gpus)
     there = None if cluster is None else _on_cluster(cluster, spec, asked)
-    found, memory = _rows(spec, asked if there is None else there.counts, gpu, is_priced=prices is not None)
+    found, memory = _rows(spec, asked if there is None else there.counts, gpu, has_prices=prices is not None)
     on_a_node = None if there is None else there.workers_on_a_node
     timed = None if rates is None else plan_rates(spec, rates, prices, gpu, on_a_node)
     shown = _Shown(
@@ -169,9 +177,15 @@ def _print(shown: _Shown, width: int | None) -> None:
     if shown.by_length is not None:
         typer.echo("\n".join(["", *length_lines(shown.by_length, width)]))
     notes = () if there is None else there.notes
-    unknown = AUTO if spec.batch.max_micro == "auto" and not isinstance(shown.memory, PlanMemory) else ""
-    for note in filter(None, (unknown, *surplus_lines(shown.plans, costs), _outside(spec, counts), *notes)):
+    for note in filter(None, (_auto_note(shown), *surplus_lines(shown.plans, costs), _outside(spec, counts), *notes)):
         typer.echo("\n".join(["", *wrapped(note, width, later="")]))
+
+
+def _auto_note(shown: _Shown) -> str:
+    """What the table assumes of `max_micro: auto`. Empty without it, and if memory is known."""
+    if shown.job.batch.max_micro != "auto" or isinstance(shown.memory, PlanMemory):
+        return ""
+    return AUTO_WITHOUT_GPU if shown.memory is None else AUTO
 
 
 def _more_keys(shown: _Shown, plan: Plan) -> dict[str, object]:
@@ -188,21 +202,19 @@ def _more_keys(shown: _Shown, plan: Plan) -> dict[str, object]:
 
 
 def _rows(
-    job: Job, counts: Sequence[int] | None, gpu: str | None, *, is_priced: bool
+    job: Job, counts: Sequence[int] | None, gpu: str | None, *, has_prices: bool
 ) -> tuple[list[Plan], PlanMemory | NotKnown | None]:
     """A plan for each row, and what it needs of a GPU. With `max_micro: auto`, it has what fits.
 
-    A GPU of a price list may have a name that planner does not know.
+    A price list may name GPUs that planner does not know. Their memory is not known then.
     """
     found = plans(job, counts)
     if gpu is None:
         return found, None
-    try:
-        memory = _memory(job, found, gpu)
-    except PlanError as error:
-        if not is_priced:
-            raise
-        return found, NotKnown(reason=str(error))
+    if has_prices and not has_kind(gpu):
+        why = f"planner does not know the GPU {gpu}. Use its memory, such as --gpu 24g, without --prices"
+        return found, NotKnown(reason=why)
+    memory = _memory(job, found, gpu)
     return (list(memory.plans) if isinstance(memory, PlanMemory) else found), memory
 
 

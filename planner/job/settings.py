@@ -22,8 +22,8 @@ class Batch(Section):
 
     global_batch: int = Field(alias="global", ge=1, le=MAX_GLOBAL_BATCH, description="samples per optimizer step")
     max_micro: Annotated[int, Field(ge=1, le=MAX_MICRO)] | Literal["auto"] = Field(
-        description="most samples that fit into one forward pass. auto: each worker group computes how many fit into "
-        "its GPUs (not in bitwise runs)"
+        description="most samples that fit into one forward pass. auto: each worker group computes how many (not in "
+        "bitwise runs)"
     )
     max_tokens: int | None = Field(
         default=None,

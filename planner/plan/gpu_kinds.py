@@ -46,17 +46,20 @@ class GpuKind:
     """of one GPU, in all"""
 
 
+def has_kind(text: str) -> bool:
+    """Whether a name is that of one or several kinds."""
+    return bool(_size(text) or _found(text))
+
+
 def gpu_kind(text: str) -> GpuKind:
     """The kind that a user names, such as `h100-80g`, `A100-80GB`, or `24g` for any GPU with 24 GiB.
 
     Raises:
         PlanError: there is no such name, or several GPUs have it.
     """
-    wanted = re.sub(r"^nvidia[-_ ]", "", text.strip().lower()).replace("_", "-").replace(" ", "-")
-    if (size := _BY_SIZE.fullmatch(wanted)) and int(size[1]):
-        return GpuKind(name=text, memory_bytes=int(size[1]) * 1024 * _MIB)
-    wanted = re.sub(r"g(i?b)$", "g", wanted)
-    found = [name for name in _MEMORY_MIB if wanted == name or wanted == name.rpartition("-")[0]]
+    if size := _size(text):
+        return GpuKind(name=text, memory_bytes=size * 1024 * _MIB)
+    found = _found(text)
     if len(found) == 1:
         return GpuKind(name=found[0], memory_bytes=_MEMORY_MIB[found[0]] * _MIB)
     if found:
@@ -64,3 +67,19 @@ def gpu_kind(text: str) -> GpuKind:
     raise PlanError(
         f"GPU {text}: not known. Write one of {', '.join(_MEMORY_MIB)}, or the memory of one GPU, such as 24g"
     )
+
+
+def _key(text: str) -> str:
+    return re.sub(r"^nvidia[-_ ]", "", text.strip().lower()).replace("_", "-").replace(" ", "-")
+
+
+def _size(text: str) -> int:
+    """GiB, if the text is the memory of a GPU. Otherwise 0."""
+    size = _BY_SIZE.fullmatch(_key(text))
+    return int(size[1]) if size else 0
+
+
+def _found(text: str) -> list[str]:
+    """The names of the table that the text means."""
+    wanted = re.sub(r"g(i?b)$", "g", _key(text))
+    return [name for name in _MEMORY_MIB if wanted == name or wanted == name.rpartition("-")[0]]

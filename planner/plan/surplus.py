@@ -18,7 +18,8 @@ def advice(plan: Plan, step_s: float | None = None, step_s_without: float | None
     spare = plan.world_size - fewer
     kept = f"a step on {fewer} takes as long"
     if step_s is not None and step_s_without is not None:
-        kept = f"a step on {fewer} takes {step_s_without:.3g} s instead of {step_s:.3g} s"
+        less, more = f"{step_s_without:.3g} s", f"{step_s:.3g} s"
+        kept = f"{kept}, {less}" if less == more else f"a step on {fewer} takes {less} instead of {more}"
     return (
         f"{plan.world_size} GPUs are {idle} more than a step of {plan.global_batch} samples can feed. "
         f"Give back {spare}: {kept}. Or run a second job beside this one on {spare} of them. "

@@ -101,9 +101,9 @@ def _origin_text(found: PlanRates, costs: Costs) -> str:
     }
     parts = [words[origin].format(spans(sizes)) for origin, sizes in by_origin.items()]
     of = (
-        f" The model is {_sources(found)}, of a run at {spans(fitted)} GPUs."
+        f" The model is {_sources(found)}, of a run at {spans(fitted)} GPU{'s' if fitted != [1] else ''}."
         if fitted
-        else f" It is {_sources(found)}."
+        else f" Its numbers are from: {_sources(found)}."
     )
     share = f" A step's share of the commits is in it ({model.commit_s.value:.2g} s)." if model.commit_s.value else ""
     return "; ".join(parts) + "." + of + share
@@ -123,7 +123,7 @@ def _price_lines(plans: Sequence[Plan], costs: Costs) -> list[str]:
     for market in MARKETS:
         if (way := costs[size].rents.get(market)) is not None:
             machines = f"{way.machines} machines" if way.machines != 1 else "1 machine"
-            each = f"{way.offer.usd_per_hour(market):,.4g} $ per hour"
+            each = f"{way.offer.usd_per_hour(market):,.4g} $ per hour{' each' if way.machines != 1 else ''}"
             lines.append(f"{market}: {machines} of {way.offer.text} at {each} for {size} GPUs, from your price list")
     return lines
 

@@ -15,8 +15,10 @@ from planner.report.plan_table import Column
 
 AUTO = (
     "batch.max_micro auto: each worker group computes what fits into its GPUs. The table assumes that a share fits "
-    "whole. planner plan JOB --gpu NAME shows what fits"
+    "whole."
 )
+"""for plans whose memory is not known"""
+AUTO_WITHOUT_GPU = f"{AUTO} planner plan JOB --gpu NAME shows what fits"
 """for plans that are made without devices"""
 _NAMES = {
     "weights": "weights",

@@ -64,8 +64,9 @@ def _model(config: Model | ModelFolder, train: Train) -> nn.Module:
         assert isinstance(config, GptModel)  # a user's own loop builds its model itself
         with torch.device("meta"):
             return Gpt(config, activation_checkpointing=train.activation_checkpointing)
-    if config.model.attention != "eager":
-        config = replace(config, model=config.model.model_copy(update={"attention": "sdpa"}))
+    # Weights are not read. Attention that this machine lacks keeps what `sdpa` keeps.
+    changes = {"weights": "random", "attention": "eager" if config.model.attention == "eager" else "sdpa"}
+    config = replace(config, model=config.model.model_copy(update=changes))
     model = build_on_meta(config, activation_checkpointing=train.activation_checkpointing)
     if config.model.frozen == "nf4":
         quantize(model.hf)

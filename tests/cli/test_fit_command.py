@@ -153,6 +153,8 @@ def test_a_plan_shows_dollars_on_demand_and_spot(cli, demo, run, tmp_path):
     assert re.search(r"\$/step \(spot\) +\$/M tokens \(spot\) +\$/run \(spot\)", out)
     assert f"{usd['usd_per_step']:.3g} ({two['spot']['usd_per_step']:.3g})" in out
     assert "on demand: 1 machine of 2 x L4 at 1.6 $ per hour for 2 GPUs, from your price list" in out
+    several = planned(cli, demo, *asked, "l4", gpus="3")
+    assert "on demand: 2 machines of 2 x L4 at 1.6 $ per hour each for 3 GPUs, from your price list" in several
     on_demand = planned(cli, demo, *asked, "H100", gpus="2")
     assert re.search(r"\$/step +\$/M tokens +\$/run +memory +fits\n", on_demand)
     assert "spot" not in on_demand
@@ -204,6 +206,15 @@ def test_another_batch_is_the_models_alone(cli, demo, run):
     assert note in out
 
 
+def test_a_gpu_of_the_price_list_alone_has_a_price(cli, demo, run, tmp_path):
+    """planner does not know all GPUs. Only its memory is not known then."""
+    cli("fit", run(2, 4))
+    (tmp_path / "p.yaml").write_text("gpus: {L4: {on_demand: 1}, MI300X: {on_demand: 2}}")
+    out = planned(cli, demo, "--prices", "p.yaml", "--gpu", "MI300X", gpus="2")
+    assert "on demand: 2 machines of 1 x MI300X at 2 $ per hour each for 2 GPUs" in out
+    assert "memory not known: planner does not know the GPU MI300X" in out
+
+
 def test_idle_gpus_have_an_advice(cli, demo, run, tmp_path):
     """With seconds, and with what is saved, where both rows are there."""
     cli("fit", run(2, 4))
@@ -211,7 +222,7 @@ def test_idle_gpus_have_an_advice(cli, demo, run, tmp_path):
     plain = cli("plan", demo, "--gpus", "100").out
     assert "100 GPUs are 36 more than a step of 64 samples can feed. Give back 36: a step on 64 takes as long." in plain
     priced = planned(cli, demo, "--prices", "p.yaml", gpus="64,100")
-    assert re.search(r"Give back 36: a step on 64 takes [\d.]+ s instead of [\d.]+ s\.", priced)
+    assert re.search(r"Give back 36: a step on 64 takes (as long, [\d.]+ s|[\d.]+ s instead of [\d.]+ s)\.", priced)
     assert "Fewer cost 36 $ less per hour (on demand)." in priced
     assert "can feed" not in cli("plan", demo, "--gpus", "64").out
 

@@ -122,4 +122,4 @@ def test_a_gpu_of_a_price_list_need_not_be_known(cli, job, tmp_path):
     done = cli("plan", job, "--gpus", "2", "--rates", "rates.yaml", "--prices", "prices.yaml", "--gpu", "Gaudi")
     assert done.code == 0, done.err
     assert "$/step" in done.out
-    assert "memory not known: GPU Gaudi: not known. Write one of t4-16g" in done.out
+    assert "memory not known: planner does not know the GPU Gaudi" in done.out

@@ -29,6 +29,7 @@ LENGTHS = {"lengths"}
 RATES = {
     *("seconds_per_step", "seconds_from", "step_parts", "samples_per_s", "tokens_per_s", "run_s", "on_demand", "spot"),
 }
+MEMORY = {"memory", "memory_unknown"}
 SHARED = "--set checkpoint.path=/shared/demo"
 
 
@@ -82,16 +83,19 @@ def printed(reader):
 def test_plan(printed):
     """Nodes are there with a cluster only, seconds with rates, and dollars with prices, too."""
     for plan in printed("planner plan jobs/demo.yaml"):
+        check("planner plan", plan, without=ON_CLUSTER | LENGTHS | RATES | MEMORY)
+    for plan in printed("planner plan jobs/demo.yaml --gpu 24g"):
         check("planner plan", plan, without=ON_CLUSTER | LENGTHS | RATES)
+        assert set(re.findall(r"`(\w+)`", table_row("memory"))) >= set(plan["memory"]) | {plan["memory"]["moment"]}
     for plan in printed("planner plan jobs/demo.yaml --rates rates.yaml --prices prices.yaml"):
-        check("planner plan", plan, without=ON_CLUSTER | LENGTHS)
+        check("planner plan", plan, without=ON_CLUSTER | LENGTHS | MEMORY)
         assert set(plan["spot"]) == set(re.findall(r"`(\w+)`", table_row("spot")))
         assert set(plan["step_parts"]) == set(re.findall(r"`(\w+_s)`", table_row("step_parts")))
     cluster = "--set workers.gpus=1 --set workers.max=32 --cluster cluster.yaml"
     for plan in printed(f"planner plan jobs/demo.yaml {cluster}"):
-        check("planner plan", plan, without=LENGTHS | RATES)
+        check("planner plan", plan, without=LENGTHS | RATES | MEMORY)
     for plan in printed("planner plan jobs/demo.yaml --lengths"):
-        check("planner plan", plan, without=ON_CLUSTER | RATES)
+        check("planner plan", plan, without=ON_CLUSTER | RATES | MEMORY)
         assert set(plan["lengths"]["padded"]) == {"mean", "p95", "worst", "rounds"}
 
 
@@ -99,7 +103,7 @@ def test_check(printed):
     """The plans in it are those of `planner plan`."""
     found = printed("planner check RECIPE")
     check("planner check", found)
-    check("planner plan", found["counts"][0]["planner"], without=ON_CLUSTER | LENGTHS | RATES | AFTER_WARNINGS)
+    check("planner plan", found["counts"][0]["planner"], without=ON_CLUSTER | LENGTHS | RATES | MEMORY | AFTER_WARNINGS)
 
 
 def test_runs_and_show(printed):
@@ -114,7 +118,7 @@ def test_run(printed):
     """What a dry run prints."""
     found = printed("planner run jobs/demo.yaml --dry-run")
     check("planner run --dry-run", found)
-    check("planner plan", found["plan"], without=ON_CLUSTER | LENGTHS | RATES | AFTER_WARNINGS)
+    check("planner plan", found["plan"], without=ON_CLUSTER | LENGTHS | RATES | MEMORY | AFTER_WARNINGS)
 
 
 def test_audit(printed):

@@ -511,12 +511,12 @@ def test_all_mistakes_of_a_file_are_told_at_once():
 
 
 def test_a_refused_key_does_not_hide_the_mistakes_of_its_section():
-    lines = lines_of(changed("max_micro: 4", "max_micro: 0, 7: x") + "8: y\n<<: *z\n")
+    lines = lines_of(changed("global: 32", "global: 0, 7: x") + "8: y\n<<: *z\n")
     assert [line.split(". ")[0] for line in lines] == [
         "job: batch: found a key that is 7 (a whole number)",
         "job: found a key that is 8 (a whole number)",
         "job: found a merge key (<<)",
-        "job: batch.max_micro: found 0 (a whole number)",
+        "job: batch.global: found 0 (a whole number)",
     ]
 
 
@@ -729,12 +729,12 @@ def test_a_wrong_override_is_one_line(override, says):
 
 
 def test_wrong_overrides_are_told_together_with_the_rest():
-    lines = lines_of(changed("32", "0"), ["nonsense", "batch.max_micro=0", "train.optimizer.lr.x=1"])
+    lines = lines_of(changed("32", "0"), ["nonsense", "train.seed=-1", "train.optimizer.lr.x=1"])
     assert [line.split(": ")[1] for line in lines] == [
         'found the override "nonsense". Write key.path=value, such as train.steps=400',
         "train.optimizer.lr",
         "batch.global",
-        "batch.max_micro",
+        "train.seed",
     ]
 
 
