@@ -34,6 +34,8 @@ _MEMORY_MIB = {
     "h200-141g": 143_771,
     "b200-180g": 183_359,
 }
+# Words of CUDA's names, such as "NVIDIA A100-SXM4-80GB", that do not tell kinds apart.
+_LEFT_OUT = {"nvidia", "tesla", "geforce", "hbm2", "hbm2e", "hbm3", "hbm3e", "pcie", "sxm", "sxm2", "sxm4", "sxm5"}
 _BY_SIZE = re.compile(r"(\d{1,4})(g|gb|gib)")
 
 
@@ -70,7 +72,8 @@ def gpu_kind(text: str) -> GpuKind:
 
 
 def _key(text: str) -> str:
-    return re.sub(r"^nvidia[-_ ]", "", text.strip().lower()).replace("_", "-").replace(" ", "-")
+    words = re.split(r"[-_\s]+", text.strip().lower())
+    return "-".join(word for word in words if word not in _LEFT_OUT)
 
 
 def _size(text: str) -> int:
