@@ -1330,7 +1330,9 @@ def check_lowered(lowered: list[dict], batch: dict) -> Iterator[str]:
 
     Each begins at no more than what was in force on that kind of device, and at least halves the samples.
     """
-    most = MOST_OF_LIMIT["max_micro"] if batch.get("max_micro") == "auto" else batch.get("max_micro")
+    most = batch.get("max_micro")
+    if most == "auto":
+        most = min(MOST_OF_LIMIT["max_micro"], batch["global"])
     job = tuple(value if is_whole(value) else 0 for value in (most, batch.get("max_tokens")))
     in_force: dict[str, tuple[int, ...]] = {}
     for each in lowered:

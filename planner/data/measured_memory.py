@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from hashlib import sha256
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,6 +30,8 @@ from planner.plan.memory import Footprint, Live, Pass, SampleSize, Unit, Units
 FOOTPRINTS = "footprints"
 """what is stored, and the folder in the cache"""
 _MAX_BYTES = 2**22
+# Of numbers in such a file: no memory has so many bytes.
+_MOST = 2**63
 # Settings of `train` that change a pass. `compile` is not one: blocks are measured uncompiled.
 _OF_TRAIN = ("precision", "activation_checkpointing")
 
@@ -96,7 +99,7 @@ def _footprint(
 ) -> Footprint | NotKnown:
     sample = sample_size(job)
     file = cache_folder() / FOOTPRINTS / f"{_digest(job, folder, reference, sample, device)}.json"
-    if (kept := _read(file)) is not None:
+    if (kept := _read(file, sample)) is not None:
         return kept
     tell(f"measuring what {job.name} needs of memory, without a device: some seconds, once on this machine")
     try:
@@ -135,15 +138,31 @@ def _version(package: str) -> str:
         return ""
 
 
-def _read(file: Path) -> Footprint | None:
+def _read(file: Path, sample: SampleSize) -> Footprint | None:
     """What was measured before. None if there is nothing that can be used."""
     try:
         kept: Any = read_json_object(file, _MAX_BYTES)
         if kept.pop("format") != STORED[FOOTPRINTS]:
             return None
-        return _of_json(kept)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        found = _of_json(kept)
+    except (OSError, ValueError, OverflowError, KeyError, TypeError, AttributeError):
         return None
+    return found if found.sample == sample and _is_usable(found) else None
+
+
+def _is_usable(found: Footprint) -> bool:
+    """Whether its numbers can be those of a measured model. A file in the cache may be damaged."""
+    units = [*found.units.all, *(found.reference.all if found.reference else ())]
+    passes = [each for _, each in found.measured]
+    lives = [live for each in passes for live in each.parts()]
+    numbers = [number for part in (*units, *lives) for number in vars(part).values()]
+    counts = [count for count, _ in found.measured]
+    return (
+        all(type(number) is int and 0 <= number < _MOST for number in numbers)
+        and all(len(each.blocks) == len(found.units.blocks) for each in passes)
+        and len(counts) > 1
+        and all(low < high for low, high in pairwise([0, *counts]))
+    )
 
 
 def _of_json(kept: Any) -> Footprint:

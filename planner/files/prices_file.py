@@ -45,9 +45,9 @@ def read_prices(path: str | Path) -> tuple[Offer, ...]:
 
 def _catalog(text: str, mistakes: list[Mistake]) -> Iterator[Offer]:
     rows = csv.DictReader(io.StringIO(text))
-    if missing := [name for name in _COLUMNS if name not in (rows.fieldnames or ())]:
-        raise Unreadable(f"found a table without the column {missing[0]}. {_SUCH_AS}")
     try:
+        if missing := [name for name in _COLUMNS if name not in (rows.fieldnames or ())]:
+            raise Unreadable(f"found a table without the column {missing[0]}. {_SUCH_AS}")
         for row in rows:
             if (row["AcceleratorName"] or "").strip():
                 yield from _offer(row, f"line {rows.line_num}", mistakes)

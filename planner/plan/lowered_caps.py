@@ -104,6 +104,22 @@ def lower(was: Caps, *, samples: int, tokens: int | None, longest: int | None) -
     return Caps(max_micro=samples // 2, max_tokens=min(half, was.max_tokens))
 
 
+def wrong_lowerings(of: Caps, lowered: Collection[LoweredCap]) -> Iterator[str]:
+    """What is wrong with lowerings on record.
+
+    Args:
+        of: the job's caps.
+        lowered: those on record, oldest first.
+    """
+    before: dict[str, Caps] = {}
+    for each in lowered:
+        if not each.was.is_within(before.get(each.device, of)):
+            yield f"a cap was lowered for {each.device} from {caps_text(each.was)}, which was not in force"
+        if not (0 < each.now.max_micro <= each.was.max_micro // 2 and each.now.is_within(each.was)):
+            yield f"a cap was lowered for {each.device} from {caps_text(each.was)} to {caps_text(each.now)}"
+        before[each.device] = each.now
+
+
 def misfits(of: Caps, lowered: Collection[LoweredCap], found: Caps, *, is_auto: bool = False) -> Iterator[str]:
     """What is wrong with lowerings on record, or with the caps of a plan that is said to follow from them.
 
@@ -113,13 +129,7 @@ def misfits(of: Caps, lowered: Collection[LoweredCap], found: Caps, *, is_auto: 
         found: the caps of the plan on record.
         is_auto: whether the memory of the group's devices may have made the cap on samples lower.
     """
-    before: dict[str, Caps] = {}
-    for each in lowered:
-        if not each.was.is_within(before.get(each.device, of)):
-            yield f"a cap was lowered for {each.device} from {caps_text(each.was)}, which was not in force"
-        if not (0 < each.now.max_micro <= each.was.max_micro // 2 and each.now.is_within(each.was)):
-            yield f"a cap was lowered for {each.device} from {caps_text(each.was)} to {caps_text(each.now)}"
-        before[each.device] = each.now
+    yield from wrong_lowerings(of, lowered)
     wanted = least_caps(of, lowered)
     if found != (replace(wanted, max_micro=min(wanted.max_micro, found.max_micro)) if is_auto else wanted):
         yield f"its micro-batches have at most {caps_text(found)}, and its job and lowered caps say {caps_text(wanted)}"

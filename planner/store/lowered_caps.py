@@ -9,7 +9,8 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field
 
 from planner.base.format_versions import STORED
-from planner.plan.lowered_caps import Caps, LoweredCaps
+from planner.errors import StoreError
+from planner.plan.lowered_caps import Caps, LoweredCaps, wrong_lowerings
 from planner.store.records import Count, LoweredCapRecord, Sealed, seal, unseal
 from planner.store.storage import Storage
 
@@ -53,9 +54,14 @@ def caps_of_text(text: str) -> LoweredCaps | None:
     """What `caps_to_text` was called with.
 
     Raises:
-        StoreError: it is another text.
+        StoreError: it is another text, or no run lowers caps so.
     """
-    return unseal(text.encode(), LoweredCapsRecord, CAPS_FILE).value if text else None
+    if not text:
+        return None
+    caps = unseal(text.encode(), LoweredCapsRecord, CAPS_FILE).value
+    if wrong := next(wrong_lowerings(caps.of, caps.lowered), ""):
+        raise StoreError(f"{CAPS_FILE}: {wrong}")
+    return caps
 
 
 def keep_caps(storage: Storage, caps: LoweredCaps) -> None:

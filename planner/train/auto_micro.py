@@ -27,7 +27,7 @@ _MOST_OF_HOST = 0.8
 def sizes_that_fit(job: Job, world: World, sizes: BatchSizes) -> tuple[BatchSizes, MicroBatchFitted | None]:
     """The batch sizes with the largest `max_micro` that fits on every worker, and what to tell of it.
 
-    Unchanged and nothing if the job names a number.
+    It is at most that of `sizes`, which the run may have lowered. Unchanged and nothing if the job names a number.
 
     Collective. One worker measures the model, or reads what was measured before.
 
@@ -36,7 +36,7 @@ def sizes_that_fit(job: Job, world: World, sizes: BatchSizes) -> tuple[BatchSize
     """
     if job.batch.max_micro != "auto":
         return sizes, None
-    memory = world.from_first(lambda: _memory(job, world.device))
+    memory = replace(world.from_first(lambda: _memory(job, world.device)), row_tokens=sizes.max_tokens or 0)
     num_bytes = min(world.gather(_device_bytes(world)))
     device = device_kind(world.device)
     found = world.agree(lambda: _fitting(job, memory, sizes, world.world_size, device, num_bytes))
@@ -68,7 +68,7 @@ def _fitting(
 ) -> BatchSizes:
     if sizes.max_tokens is None:
         if most := largest_micro(memory, sizes, world_size, num_bytes):
-            return replace(sizes, max_micro=most)
+            return replace(sizes, max_micro=min(most, sizes.max_micro))
     elif gpu_need(memory, make_plan(sizes, world_size), num_bytes).total <= num_bytes:
         return sizes  # tokens decide what a micro-batch needs
     workers, advice = workers_of(job), f"Try, in this order: {', '.join(ways_out(job))}"

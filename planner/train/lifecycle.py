@@ -29,7 +29,7 @@ from planner.job.step_schedule import StepSchedule, conversions, repeated_sample
 from planner.keeper.addresses import Keepers
 from planner.plan import FIRST_COLLECTIVES_S
 from planner.plan.commit_size import COPIES_ON_OWN_NODE, COPIES_ON_TWO_NODES
-from planner.plan.lowered_caps import Caps, LoweredCap
+from planner.plan.lowered_caps import Caps, LoweredCap, lowered_sizes
 from planner.provenance.identity import ATTENTION
 from planner.store.data_facts import evaluation_in
 from planner.store.jobs import job_digest
@@ -150,7 +150,7 @@ def begin(launch: Launch, choose_device: Callable[[], torch.device], hooks: Hook
     if held is None:  # otherwise the first commit does it, so that no resize waits for storage
         require_shared_storage(world, run.storage)
     lowered = _lowered(launch.job, world, hooks)
-    sizes, fitted = sizes_that_fit(launch.job, world, batch_sizes(launch.job))
+    sizes, fitted = sizes_that_fit(launch.job, world, lowered_sizes(batch_sizes(launch.job), lowered))
     setup = world.agree(lambda: set_up(launch.job, world.world_size, lowered, sizes=sizes, fitted=fitted))
     world.require_equal("the version of planner", VERSION)
     world.require_equal("the data", _data_text(setup))

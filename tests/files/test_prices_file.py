@@ -55,6 +55,7 @@ def test_a_list_by_hand(tmp_path):
         (HEADER, "found no price of a GPU"),
         (HEADER + "a,L4,1,4,16,,free,,r,z\n", 'line 2, Price: found "free". Write a number from 0 to 10^9, or nothing'),
         (HEADER + "a,L4,1,4,16,,nan,,r,z\n", 'line 2, Price: found "nan"'),
+        ("InstanceType," + "x" * 200_000, "found what is no table (field larger than field limit"),
         ("InstanceType,Price\na,1\n", "found a table without the column AcceleratorName"),
     ],
 )

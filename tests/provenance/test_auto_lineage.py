@@ -47,6 +47,13 @@ def test_a_number_beyond_a_lowered_cap_is_found(tmp_path):
     assert wrong
 
 
+def test_a_lowering_from_more_than_the_global_batch_is_found(tmp_path):
+    """By both."""
+    found, wrong = verdicts(begun(tmp_path, 3, parent_most=6, lowered=records(lowered(16, 3))))
+    assert any("which was not in force" in each for each in found)
+    assert any("which was not in force" in each for each in wrong)
+
+
 def test_what_may_help_is_the_global_batch():
     """Plans without devices assume that a share fits whole."""
     job = make_job({"kind": "text", "path": "corpus"}, batch={"global": 8, "max_micro": "auto"})

@@ -1,5 +1,7 @@
 """Lowered caps in a run's folder, in the key-value store and in headers."""
 
+from dataclasses import replace
+
 import pytest
 
 from planner.errors import StoreError
@@ -34,4 +36,21 @@ def test_those_that_cannot_be_read_are_an_error(storage, content):
     """Torn, or of another version. A launch then begins with the job's."""
     storage.write(CAPS_FILE, content)
     with pytest.raises(StoreError):
+        read_caps(storage)
+
+
+WRONG = {
+    "no samples": {"now": Caps(max_micro=0)},
+    "more than before": {"now": Caps(max_micro=8)},
+    "a cap that was not in force": {"was": Caps(max_micro=16)},
+    "a cap on tokens of a job without one": {"now": Caps(max_micro=4, max_tokens=10)},
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_lowerings_that_no_run_makes_are_an_error(storage, what):
+    """Their digest agrees. Workers could make no plan of them, or one that audits refuse."""
+    kept = caps()
+    keep_caps(storage, LoweredCaps(of=kept.of, lowered=(replace(kept.lowered[0], **WRONG[what]),)))
+    with pytest.raises(StoreError, match=f"{CAPS_FILE}: a cap was lowered for CPU from"):
         read_caps(storage)

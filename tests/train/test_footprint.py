@@ -1,6 +1,7 @@
 """What a model needs of memory, measured on tensors without values: as on tensors with values, and by hand."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -165,6 +166,20 @@ def test_sizes_are_those_of_the_device_that_is_asked_for(llama):
     assert cuda.loss.peak > cpu.loss.peak
 
 
+DAMAGES = [
+    lambda _kept: {"format": 99},
+    lambda _kept: {"measured": 3},
+    lambda _kept: {"measured": []},
+    lambda kept: {"measured": kept["measured"][:1]},
+    lambda kept: {"measured": kept["measured"][:1] * 2},
+    lambda kept: {"measured": [[math.inf, kept["measured"][0][1]]]},
+    lambda kept: {"measured": [[count, parts[1:]] for count, parts in kept["measured"]]},
+    lambda kept: {"units": {**kept["units"], "rest": {**kept["units"]["rest"], "trained": "many"}}},
+    lambda kept: {"units": {**kept["units"], "rest": {**kept["units"]["rest"], "trained": -1}}},
+    lambda kept: {"sample": {**kept["sample"], "tokens": 0}},
+]
+
+
 def test_a_second_look_reads_what_was_kept(llama, tmp_path, monkeypatch):
     """What is told says so. Another setting, a damaged file or another format is measured again."""
     monkeypatch.setenv("PLANNER_CACHE", str(tmp_path / "cache"))
@@ -177,10 +192,12 @@ def test_a_second_look_reads_what_was_kept(llama, tmp_path, monkeypatch):
     assert len(told) == 2
     (file, *_) = sorted((tmp_path / "cache").rglob("*.json"), key=lambda path: path.stat().st_mtime_ns)
     kept = json.loads(file.read_text())
-    for wrong in ("{", json.dumps({**kept, "format": 99}), json.dumps({**kept, "measured": 3})):
-        file.write_text(wrong)
+    for damage in DAMAGES:
+        file.write_text(json.dumps({**kept, **damage(kept)}))
         assert memory_of(job, "cuda", footprint, told.append) == first
-    assert len(told) == 5
+    file.write_text("{")
+    assert memory_of(job, "cuda", footprint, told.append) == first
+    assert len(told) == 3 + len(DAMAGES)
 
 
 def test_a_model_that_needs_values_is_not_known(llama, monkeypatch):
