@@ -41,7 +41,7 @@ from planner.rehearsal.local_workers import LocalWorkers
 from planner.runner.memory import job_memory_here
 from planner.train.setup import Launch
 
-_STEPS, _BOUND = 2, 0.1
+_STEPS, _BOUND = 1, 0.1  # a second one begins, in which the optimizer has its state
 _BEYOND = 1.2
 _MALLOC = "MALLOC_MMAP_THRESHOLD_"
 _LORA = {"rank": 16, "alpha": 32}
