@@ -27,7 +27,7 @@ _CUBLAS_BYTES = 2 * 2**25
 _CUDA_BYTES = 900 * 10**6
 # Of what its tensors need, that torch's allocator holds and cannot use.
 _SLACK = 0.05
-_CPU_SLACK = 0.5
+_CPU_SLACK = 1.0
 # Assumed: buffers of NCCL's channels between GPUs.
 _NCCL_BYTES = 2**30
 
