@@ -7,6 +7,7 @@ file, so nothing is fetched.
 """
 
 import json
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def row(file: Path, configs: dict[str, Any]) -> list[str]:
         path = read_job(file).model.path  # type: ignore[union-attr]
         (Path(name) / "config.json").write_text(json.dumps(configs[path]))
         job = read_job(file, [f"model.path={name}", "model.weights=random", "model.revision=null"])
-        memory = job_memory_here(job, "cuda", print)
+        memory = job_memory_here(job, "cuda", lambda text: print(text, file=sys.stderr))
     assert not isinstance(memory, NotKnown), memory.reason
     sizes, at = batch_sizes(job), _TUNED_FOR[job.name]
 
