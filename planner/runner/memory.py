@@ -10,12 +10,18 @@ from planner.plan.commit_size import NotKnown
 from planner.plan.memory import Footprint, SampleSize
 
 
-def job_memory_here(job: Job, device: Device, tell: Callable[[str], None]) -> JobMemory | NotKnown:
+def job_memory_here(
+    job: Job, device: Device, tell: Callable[[str], None], *, longest: int | None = None
+) -> JobMemory | NotKnown:
     """What the job's workers need of memory, or why that is not known. A model is measured once on a machine.
 
-    `tell` is told before that is done, which takes seconds.
+    Args:
+        job: the job.
+        device: of its workers.
+        tell: is told before a model is measured, which takes seconds.
+        longest: tokens of the longest sample of its data. None: as many as the job allows.
     """
-    return memory_of(job, device, _measure, tell)
+    return memory_of(job, device, _measure, tell, longest=longest)
 
 
 def _measure(
