@@ -31,6 +31,7 @@ from planner.report.cost_text import Costs, cost_columns, cost_keys, cost_lines,
 from planner.report.length_table import length_keys, length_lines
 from planner.report.memory_text import (
     AUTO,
+    AUTO_OF_RATES,
     AUTO_WITHOUT_GPU,
     PlanMemory,
     memory_columns,
@@ -99,9 +100,9 @@ def plan(
     spec = read_job(job, set_ or [])
     asked = None if gpus is None else parse_counts(gpus)
     there = None if cluster is None else _on_cluster(cluster, spec, asked)
-    found, memory = _rows(spec, asked if there is None else there.counts, gpu, has_prices=prices is not None)
     on_a_node = None if there is None else there.workers_on_a_node
     timed = None if rates is None else plan_rates(spec, rates, prices, gpu, on_a_node)
+    found, memory = _rows(spec, asked if there is None else there.counts, gpu, timed)
     shown = _Shown(
         job=spec,
         plans=found,
@@ -185,6 +186,8 @@ def _auto_note(shown: _Shown) -> str:
     """What the table assumes of `max_micro: auto`. Empty without it, and if memory is known."""
     if shown.job.batch.max_micro != "auto" or isinstance(shown.memory, PlanMemory):
         return ""
+    if shown.timed is not None:
+        return AUTO_OF_RATES
     return AUTO_WITHOUT_GPU if shown.memory is None else AUTO
 
 
@@ -202,16 +205,18 @@ def _more_keys(shown: _Shown, plan: Plan) -> dict[str, object]:
 
 
 def _rows(
-    job: Job, counts: Sequence[int] | None, gpu: str | None, *, has_prices: bool
+    job: Job, counts: Sequence[int] | None, gpu: str | None, timed: PlanRates | None
 ) -> tuple[list[Plan], PlanMemory | NotKnown | None]:
-    """A plan for each row, and what it needs of a GPU. With `max_micro: auto`, it has what fits.
+    """A plan for each row, and what it needs of a GPU. With `max_micro: auto`, it has what fits, or what rates say.
 
     A price list may name GPUs that planner does not know. Their memory is not known then.
     """
     found = plans(job, counts)
+    if timed is not None and job.batch.max_micro == "auto":
+        found = list(map(timed.found, found))
     if gpu is None:
         return found, None
-    if has_prices and not has_kind(gpu):
+    if timed is not None and timed.offers and not has_kind(gpu):
         why = f"planner does not know the GPU {gpu}. Use its memory, such as --gpu 24g, without --prices"
         return found, NotKnown(reason=why)
     memory = _memory(job, found, gpu)
