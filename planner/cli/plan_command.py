@@ -99,9 +99,9 @@ def plan(
     spec = read_job(job, set_ or [])
     asked = None if gpus is None else parse_counts(gpus)
     there = None if cluster is None else _on_cluster(cluster, spec, asked)
+    timed = None if rates is None else plan_rates(spec, rates, prices, gpu, _on_a_node(there))
     data = _open_lengths(spec) if lengths else None
-    found, memory = _rows(spec, asked if there is None else there.counts, gpu, data, has_prices=prices is not None)
-    timed = None if rates is None else plan_rates(spec, rates, prices, gpu, there and there.workers_on_a_node)
+    found, memory = _rows(spec, asked if there is None else there.counts, gpu, timed, data)
     shown = _Shown(
         job=spec,
         plans=found,
@@ -110,7 +110,7 @@ def plan(
         storage_gbps=storage_gbps,
         timed=timed,
         costs=None if timed is None else plan_costs(timed, found),
-        by_length=data and _length_costs(spec, data, found),
+        by_length=None if data is None else _length_costs(spec, data, found),
         memory=memory,
     )
     if as_json:
@@ -151,7 +151,11 @@ class _Shown:
     @property
     def on_a_node(self) -> Mapping[int, int] | None:
         """Count -> the workers on the fullest node of the cluster. None without a cluster."""
-        return None if self.there is None else self.there.workers_on_a_node
+        return _on_a_node(self.there)
+
+
+def _on_a_node(there: "OnCluster | None") -> Mapping[int, int] | None:
+    return None if there is None else there.workers_on_a_node
 
 
 def _print(shown: _Shown, width: int | None) -> None:
@@ -177,7 +181,8 @@ def _print(shown: _Shown, width: int | None) -> None:
     if shown.by_length is not None:
         typer.echo("\n".join(["", *length_lines(shown.by_length, width)]))
     notes = () if there is None else there.notes
-    auto = "" if isinstance(shown.memory, PlanMemory) else auto_note(spec, has_gpu=shown.memory is not None)
+    auto = auto_note(spec, has_gpu=shown.memory is not None, has_rates=timed is not None)
+    auto = "" if isinstance(shown.memory, PlanMemory) else auto
     for note in filter(None, (auto, *surplus_lines(shown.plans, costs), _outside(spec, counts), *notes)):
         typer.echo("\n".join(["", *wrapped(note, width, later="")]))
 
@@ -196,20 +201,22 @@ def _more_keys(shown: _Shown, plan: Plan) -> dict[str, object]:
 
 
 def _rows(
-    job: Job, counts: Sequence[int] | None, gpu: str | None, data: "OpenData | None", *, has_prices: bool
+    job: Job, counts: Sequence[int] | None, gpu: str | None, timed: PlanRates | None, data: "OpenData | None"
 ) -> tuple[list[Plan], PlanMemory | NotKnown | None]:
-    """A plan for each row, and what it needs of a GPU. With an `auto` cap, it has what fits.
+    """A plan for each row, and what it needs of a GPU. With an `auto` cap, it has what fits, or what rates say.
 
     With `data`, that is for its longest sample. A price list may name GPUs that planner does not know. Their memory is
     not known then.
     """
     found = plans(job, counts)
+    if timed is not None and job.batch.auto_cap:
+        found = [timed.found(plan, job.batch.auto_cap) for plan in found]
     if gpu is None:
         return found, None
-    if has_prices and not has_kind(gpu):
+    if timed is not None and timed.offers and not has_kind(gpu):
         why = f"planner does not know the GPU {gpu}. Use its memory, such as --gpu 24g, without --prices"
         return found, NotKnown(reason=why)
-    memory = _memory(job, found, gpu, data and data.longest(job))
+    memory = _memory(job, found, gpu, None if data is None else data.longest(job))
     return (list(memory.plans) if isinstance(memory, PlanMemory) else found), memory
 
 

@@ -88,15 +88,14 @@ def _gradient(job: Job, ahead: Forecast) -> tuple[str, ...]:
 
 
 def _by_length(job: Job) -> tuple[str, ...]:
-    most = job.batch.max_tokens
-    note = auto_note(job, has_gpu=False)
+    most, note = job.batch.max_tokens, auto_note(job)
     if most is None:
         return (note,) if note else ()
     tokens = "as many tokens as fit" if most == "auto" else f"{most:,} tokens"
     caps = f"{counted(job.batch.most_micro, 'sample')} and {tokens} (batch.max_tokens)"
     return (
         f"A micro-batch has at most {caps}, by the lengths of each step's samples.",
-        *([note] if most == "auto" else []),
+        *([note] if note else []),
         "The table below assumes samples of equal length: planner plan JOB --lengths shows what steps cost.",
     )
 

@@ -18,17 +18,26 @@ from planner.plan.plan import ceil_div
 from planner.report.plan_table import Column
 
 
-def auto_note(job: Job, *, has_gpu: bool) -> str:
-    """What a plan assumes of an `auto` cap where memory is not known. Empty if the job names numbers.
+def auto_note(job: Job, *, has_gpu: bool = False, has_rates: bool = False) -> str:
+    """What a plan assumes of an `auto` cap where memory is not known. Empty if numbers decide.
 
-    `has_gpu`: whether the user has named one. Else the text says how.
+    Args:
+        job: the job.
+        has_gpu: whether the user has named one. Else the text says how.
+        has_rates: whether the plan has the caps of a measured run.
     """
-    if not job.batch.auto_cap:
+    cap = job.batch.auto_cap
+    if not cap or (cap == "max_micro" and job.batch.max_tokens is not None):
         return ""
+    if has_rates:
+        return (
+            f"batch.{cap} auto: the table has the micro-batches of the measured run. At counts that it did not have, "
+            "they are those of the next smaller one."
+        )
     how = "" if has_gpu else " planner plan JOB --gpu NAME shows what fits"
     return (
-        f"batch.{job.batch.auto_cap} auto: each worker group computes what fits into its GPUs. The table assumes that "
-        f"a share fits whole.{how}"
+        f"batch.{cap} auto: each worker group computes what fits into its GPUs. The table assumes that a share fits "
+        f"whole.{how}"
     )
 
 

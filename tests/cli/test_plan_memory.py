@@ -210,3 +210,23 @@ def test_lengths_of_windows_are_those_of_the_context(cli, job):
     out = cli("plan", job, "--gpus", "2", "--gpu", "80g", "--lengths").out
     assert "memory of a worker at 2 GPUs" in out
     assert "of the data" not in out
+
+
+def test_with_rates_auto_tokens_are_those_of_the_measured_run(cli, chats, tmp_path):
+    """At each count. One that it did not have takes those of the next smaller one."""
+    measured = [
+        f"{{world_size: {count}, steps: 9, seconds: 1, max_micro: 64, max_tokens: {tokens}}}"
+        for count, tokens in ((2, 5000), (4, 7000))
+    ]
+    (tmp_path / "rates.yaml").write_text(
+        "format: 1\nbatch: {global: 64, max_micro: 64, max_tokens: 9000}\n"
+        f"terms:\n  sample_s: {{value: 0.1, source: assumed}}\nmeasured: [{', '.join(measured)}]\n"
+    )
+    asked = ("--gpus", "2,3,4", "--rates", tmp_path / "rates.yaml", *AUTO)
+    digests = [each["digest"] for each in json.loads(cli("plan", chats, *asked, "--json").out)]
+    for digest, count, tokens in zip(digests, (2, 3, 4), (5000, 5000, 7000), strict=True):
+        written = cli("plan", chats, "--gpus", count, "--set", f"batch.max_tokens={tokens}", "--json").out
+        assert json.loads(written)[0]["digest"] == digest
+    assert (
+        "batch.max_tokens auto: the table has the micro-batches of the measured run" in cli("plan", chats, *asked).out
+    )
