@@ -1,5 +1,6 @@
 """What a job needs of a worker's memory, and whether that fits into a GPU. Pure: others have measured the model."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -177,10 +178,7 @@ def micro_batches(plan_share: int, most: int) -> Iterator[int]:
 
 def refusal(memory: JobMemory, sizes: BatchSizes, counts: Sequence[int], device: str, num_bytes: int) -> str:
     """Why no worker count fits: the three that lack the least, and what to change, in the order to try it."""
-    lacking = sorted(
-        (gpu_need(memory, make_plan(replace(sizes, max_micro=1), count), num_bytes).total - num_bytes, count)
-        for count in counts
-    )
+    lacking = sorted((least_need(memory, sizes, count, num_bytes).total - num_bytes, count) for count in counts)
     nearest = "; ".join(
         f"{counted(count, 'GPU')} lack{'s' if count == 1 else ''} {size_text(bytes_)} each"
         for bytes_, count in lacking[:3]
@@ -205,9 +203,32 @@ def ways_out(job: Job) -> list[str]:
 
 
 def largest_micro(memory: JobMemory, sizes: BatchSizes, world_size: int, gpu_bytes: int) -> int:
-    """The largest micro-batch in samples that fits a GPU and saves a round. 0 if one sample does not fit."""
-    share = make_plan(replace(sizes, max_micro=MAX_MICRO), world_size).step_cost
-    for size in micro_batches(share, MAX_MICRO):
-        if gpu_need(memory, make_plan(replace(sizes, max_micro=size), world_size), gpu_bytes).total <= gpu_bytes:
-            return size
+    """The largest micro-batch in samples that fits a GPU and saves a round. 0 if one sample does not fit.
+
+    From two rounds on, a smaller micro-batch needs less. A single round needs no gradient sums of rounds before it, so
+    it may fit where the next smaller one does not.
+    """
+    plans = _plans_by_size(sizes, world_size)
+    at_once = next((place for place, plan in enumerate(plans) if plan.accumulation_steps > 1), len(plans))
+    for part in (plans[:at_once], plans[at_once:]):
+        first = bisect_left(part, True, key=lambda plan: gpu_need(memory, plan, gpu_bytes).total <= gpu_bytes)
+        if first < len(part):
+            return part[first].max_micro
     return 0
+
+
+def least_need(memory: JobMemory, sizes: BatchSizes, world_size: int, gpu_bytes: int) -> GpuNeed:
+    """What a worker needs with the micro-batches that need the least: a sample each, or its whole share at once.
+
+    With a cap on tokens, that cap decides.
+    """
+    plans = [make_plan(replace(sizes, max_micro=1), world_size)]
+    if sizes.max_tokens is None:
+        plans += [plan for plan in _plans_by_size(sizes, world_size) if plan.accumulation_steps == 1][-1:]
+    return min((gpu_need(memory, plan, gpu_bytes) for plan in plans), key=lambda need: need.total)
+
+
+def _plans_by_size(sizes: BatchSizes, world_size: int) -> list[Plan]:
+    """The plans of one worker count that differ in their number of rounds, those with the fewest rounds first."""
+    share = make_plan(replace(sizes, max_micro=MAX_MICRO), world_size).step_cost
+    return [make_plan(replace(sizes, max_micro=size), world_size) for size in micro_batches(share, MAX_MICRO)]
