@@ -1,7 +1,7 @@
 """`planner plan JOB`: prints the plan at each GPU count, made by the same function that the workers call."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,13 +36,15 @@ from planner.report.memory_text import (
     memory_columns,
     memory_keys,
     memory_lines,
+    misfit,
     plan_memory,
+    ways_text,
 )
 from planner.report.plan_table import Mixes, plan_json, plan_table
 from planner.report.text_columns import wrapped
 from planner.runner.commit_size import commit_size
 from planner.runner.job_argument import plans, read_job
-from planner.runner.memory import job_memory_here
+from planner.runner.memory import job_memory_here, ways_out_here
 from planner.runner.plan_rates import PlanRates, plan_rates
 from planner.wording.event_text import text_of
 
@@ -219,10 +221,25 @@ def _rows(
 
 
 def _memory(job: Job, found: list[Plan], gpu: str) -> PlanMemory | NotKnown:
-    """What each row needs of a GPU."""
+    """What each row needs of a GPU, and what to change if no row fits.
+
+    Raises:
+        UserError: `batch.max_micro` is `auto`, and nothing fits.
+    """
     kind = gpu_kind(gpu)
-    memory = job_memory_here(job, "cuda", lambda text: typer.echo(text, err=True))
-    return memory if isinstance(memory, NotKnown) else plan_memory(job, memory, found, kind)
+    memory = job_memory_here(job, "cuda", _tell)
+    if isinstance(memory, NotKnown):
+        return memory
+    rows = plan_memory(job, memory, found, kind)
+    if (wrong := misfit(job, rows)) is not None:
+        rows = replace(rows, ways=ways_out_here(wrong, memory, _tell))
+    if rows.refused and rows.ways is not None:
+        raise UserError(f"batch.max_micro auto: {rows.refused}. {ways_text(rows.ways)}")
+    return rows
+
+
+def _tell(text: str) -> None:
+    typer.echo(text, err=True)
 
 
 def _require_rates(rates: str | None, prices: str | None) -> None:

@@ -177,29 +177,13 @@ def micro_batches(plan_share: int, most: int) -> Iterator[int]:
 
 
 def refusal(memory: JobMemory, sizes: BatchSizes, counts: Sequence[int], device: str, num_bytes: int) -> str:
-    """Why no worker count fits: the three that lack the least, and what to change, in the order to try it."""
+    """Why no worker count fits: the three that lack the least."""
     lacking = sorted((least_need(memory, sizes, count, num_bytes).total - num_bytes, count) for count in counts)
     nearest = "; ".join(
-        f"{counted(count, 'GPU')} lack{'s' if count == 1 else ''} {size_text(bytes_)} each"
+        f"{counted(count, 'GPU')} {'lacks' if count == 1 else 'lack'} {size_text(bytes_)}{' each' if count > 1 else ''}"
         for bytes_, count in lacking[:3]
     )
     return f"one sample does not fit into {device} ({size_text(num_bytes)}): {nearest}"
-
-
-def ways_out(job: Job) -> list[str]:
-    """Settings that need less memory, in the order to try them."""
-    model, train = job.model, job.train
-    has_adapters = isinstance(model, HfModel) and model.lora is not None
-    ways = {
-        "train.precision: bf16": train.precision == "fp32",
-        "train.activation_checkpointing: selective": not train.activation_checkpointing,
-        "train.activation_checkpointing: true": train.activation_checkpointing is not True,
-        "model.lora": isinstance(model, HfModel) and not has_adapters,
-        "model.frozen: nf4": has_adapters and isinstance(model, HfModel) and model.frozen == "fp32",
-        "a smaller model.context": True,
-        "more GPUs": True,
-    }
-    return [way for way, helps in ways.items() if helps]
 
 
 def largest_micro(memory: JobMemory, sizes: BatchSizes, world_size: int, gpu_bytes: int) -> int:

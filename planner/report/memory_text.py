@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from planner.base.disk import size_text
-from planner.errors import UserError
+from planner.base.text import counted
 from planner.job import Job, batch_sizes
-from planner.job.memory import GpuNeed, JobMemory, gpu_need, largest_micro, refusal, ways_out
+from planner.job.memory import GpuNeed, JobMemory, gpu_need, largest_micro, refusal
+from planner.job.ways_out import Misfit, WayOut, WaysOut
 from planner.plan import Plan, make_plan
 from planner.plan.by_length import ByLength
 from planner.plan.commit_size import NotKnown
@@ -51,30 +52,43 @@ class PlanMemory:
     largest: Mapping[int, int]
     """world size -> the largest micro-batch that fits. Empty with `batch.max_tokens`"""
 
+    refused: str = ""
+    """why a run with `batch.max_micro: auto` would be refused at all of these worker counts"""
+    ways: WaysOut | None = None
+    """what was tried for the row that lacks the least. None if some row fits"""
+
     def fits(self, world_size: int) -> bool:
         """Whether a worker fits."""
         return self.needs[world_size].total <= self.gpu.memory_bytes
 
+    @property
+    def misfits(self) -> list[int]:
+        """The world sizes at which no worker fits, the one that lacks the least first."""
+        wrong = [size for size in self.needs if not self.fits(size)]
+        return sorted(wrong, key=lambda size: (self.needs[size].total, size))
+
 
 def plan_memory(job: Job, memory: JobMemory, plans: Sequence[Plan], gpu: GpuKind) -> PlanMemory:
-    """What each plan needs of a GPU. With `batch.max_micro: auto`, each has the largest micro-batch that fits.
-
-    Raises:
-        UserError: that is `auto`, and nothing fits at any of these worker counts.
-    """
+    """What each plan needs of a GPU. With `batch.max_micro: auto`, each has the largest micro-batch that fits."""
     sizes, num_bytes = batch_sizes(job), gpu.memory_bytes
+    refused = ""
     largest = {
         plan.world_size: largest_micro(memory, sizes, plan.world_size, num_bytes)
         for plan in plans
         if not isinstance(plan, ByLength)
     }
     if job.batch.max_micro == "auto" and largest:
-        if not any(largest.values()):
-            why = refusal(memory, sizes, list(largest), gpu.name, num_bytes)
-            raise UserError(f"batch.max_micro auto: {why}. Try, in this order: {', '.join(ways_out(job))}")
+        refused = "" if any(largest.values()) else refusal(memory, sizes, list(largest), gpu.name, num_bytes)
         plans = [make_plan(replace(sizes, max_micro=largest[plan.world_size] or 1), plan.world_size) for plan in plans]
     needs = {plan.world_size: gpu_need(memory, plan, num_bytes) for plan in plans}
-    return PlanMemory(gpu=gpu, plans=tuple(plans), needs=needs, largest=largest)
+    return PlanMemory(gpu=gpu, plans=tuple(plans), needs=needs, largest=largest, refused=refused)
+
+
+def misfit(job: Job, found: PlanMemory) -> Misfit | None:
+    """The row that lacks the least, if no row fits."""
+    if len(found.misfits) < len(found.needs):
+        return None
+    return Misfit(job=job, sizes=batch_sizes(job), world_size=found.misfits[0], num_bytes=found.gpu.memory_bytes)
 
 
 def memory_columns(found: PlanMemory) -> list[Column]:
@@ -91,14 +105,37 @@ def memory_lines(found: PlanMemory | NotKnown) -> list[str]:
     if isinstance(found, NotKnown):
         return [f"memory not known: {found.reason}"]
     ends = dict.fromkeys([min(found.needs), max(found.needs)])
-    lines = [f"memory of a worker at {_gpus(size)}: {need_text(found.needs[size])}" for size in ends]
+    lines = [f"memory of a worker at {counted(size, 'GPU')}: {need_text(found.needs[size])}" for size in ends]
     where = f"{found.gpu.name} ({size_text(found.gpu.memory_bytes)})"
     if found.largest:
         lines.append(f"fits: the largest micro-batch that fits into {where} and saves a round")
-    wrong = [size for size in found.needs if not found.fits(size)]
-    if wrong:
-        lines.append(f"! does not fit into {where}")
+    if found.misfits:
+        lines.append(f"! does not fit into {where}{_not_tried(found)}")
+    if found.ways is not None:
+        lines.append(ways_text(found.ways))
     return lines
+
+
+def _not_tried(found: PlanMemory) -> str:
+    """How to find out what to change in a row that fits with no micro-batch, where nothing was tried. Else empty."""
+    hopeless = [size for size in found.misfits if not found.largest.get(size)]
+    if found.ways is not None or not hopeless:
+        return ""
+    return f". planner plan JOB --gpus {hopeless[0]} --gpu {found.gpu.name} tries what would"
+
+
+def ways_text(ways: WaysOut) -> str:
+    """`Tried at 8 GPUs: train.precision: bf16 needs 61.2 GB (does not fit); 16 GPUs need 20.1 GB each (fits)`."""
+    tried = "; ".join(_way_text(way, ways.world_size) for way in ways.tried)
+    rest = [] if any(way.fits for way in ways.tried) else ["what remains is a smaller model.context"]
+    return f"Tried at {counted(ways.world_size, 'GPU')}: {'. '.join(filter(None, [tried, *rest]))}"
+
+
+def _way_text(way: WayOut, world_size: int) -> str:
+    if way.needed_bytes is None:
+        return f"{way.change} cannot be measured"
+    verb, each = ("needs", "") if way.world_size == world_size else ("need", " each")
+    return f"{way.change} {verb} {size_text(way.needed_bytes)}{each} ({'fits' if way.fits else 'does not fit'})"
 
 
 def need_text(need: GpuNeed) -> str:
@@ -109,8 +146,18 @@ def need_text(need: GpuNeed) -> str:
     return f"{size_text(need.total)}, most of it {_MOMENTS[need.tensors.moment]}: {shown}"
 
 
-def _gpus(count: int) -> str:
-    return f"{count} GPU{'' if count == 1 else 's'}"
+def _way_keys(ways: WaysOut | None, world_size: int) -> list[dict[str, object]]:
+    if ways is None or ways.world_size != world_size:
+        return []
+    return [
+        {
+            "change": way.change,
+            "world_size": way.world_size,
+            "needed_bytes": way.needed_bytes,
+            "fits": way.fits,
+        }
+        for way in ways.tried
+    ]
 
 
 def memory_keys(found: PlanMemory | NotKnown, world_size: int) -> dict[str, object]:
@@ -125,6 +172,7 @@ def memory_keys(found: PlanMemory | NotKnown, world_size: int) -> dict[str, obje
             "needed_bytes": need.total,
             "fits": found.fits(world_size),
             "largest_micro_batch": found.largest.get(world_size),
+            "ways_out": _way_keys(found.ways, world_size),
             "moment": need.tensors.moment,
             "items": {
                 **asdict(need.tensors.items),

@@ -1,6 +1,7 @@
 """`planner plan --gpu`: what each row needs of a GPU, and `batch.max_micro: auto`."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -39,7 +40,7 @@ def test_a_table_says_what_fits(cli, job):
     header, rows = columns(done.out)
     assert header.split()[-2:] == ["memory", "fits"]
     assert ["!" in row for row in rows] == [True, True, True]
-    assert "! does not fit into l4-24g (24.2 GB)" in done.out
+    assert "! does not fit into l4-24g (24.2 GB)\nTried at 8 GPUs: batch.max_micro: 4 needs " in done.out
     assert "memory of a worker at 1 GPU: " in done.out
     assert "fits: the largest micro-batch that fits into l4-24g (24.2 GB) and saves a round" in done.out
     assert "measuring what gpus needs of memory, without a device: some seconds, once on this machine" in done.err
@@ -77,12 +78,42 @@ def test_auto_without_a_gpu_says_what_is_assumed(cli, job):
 
 
 def test_auto_that_fits_nowhere_is_refused(cli, job):
-    """With the nearest three, and the ways out."""
+    """With the nearest three, and what settings would save."""
     done = cli("plan", job, "--gpu", "4g", "--set", "batch.max_micro=auto")
     assert done.code == 2
     said = " ".join(done.err.split())
     assert "one sample does not fit into 4g (4.3 GB): 8 GPUs lack" in said
-    assert "Try, in this order: train.activation_checkpointing: selective, " in said
+    assert ". Tried at 8 GPUs: train.activation_checkpointing: selective needs " in said
+    assert "; train.activation_checkpointing: true on 15 GPUs (workers.max: 15) need 4.2 GB each (fits)" in said
+    assert said.endswith("; 64 GPUs need 6.0 GB each (does not fit)")
+
+
+def test_settings_are_tried_where_no_row_fits(cli, job):
+    """One of them fits. They are measured once on a machine, and bytes are at the row that lacks the least."""
+    changed = [part for text in ("batch.max_micro=1", "train.precision=fp32") for part in ("--set", text)]
+    command = ("plan", job, "--gpus", "1,2", "--gpu", "14g", *changed)
+    done = cli(*command)
+    said = "measuring gpus with train.precision: bf16: some seconds, once on this machine"
+    assert said in done.err
+    (line,) = [line for line in done.out.splitlines() if line.startswith("Tried at 2 GPUs: ")]
+    assert re.match(r"Tried at 2 GPUs: train.precision: bf16 needs \d+\.\d GB \(does not fit\); .* \(fits\); ", line)
+    again = cli(*command, "--json")
+    assert again.err == ""
+    first, second = (row["memory"] for row in json.loads(again.out))
+    assert first["ways_out"] == []
+    assert second["ways_out"][0]["change"] == "train.precision: bf16"
+    assert [way["fits"] for way in second["ways_out"]].count(True) >= 1
+    assert all(way["fits"] == (way["needed_bytes"] <= second["gpu_bytes"]) for way in second["ways_out"])
+
+
+def test_where_some_rows_fit_nothing_is_tried(cli, job):
+    """Rows with more GPUs are a way out. The command that tries the others is named."""
+    options = ("--gpu", "l4", "--set", "batch.max_micro=1")
+    out = cli("plan", job, "--gpus", "1-8", *options).out
+    assert "Tried at" not in out
+    assert "! does not fit into l4-24g (24.2 GB). planner plan JOB --gpus 1 --gpu l4-24g tries what would" in out
+    out = cli("plan", job, "--gpus", "2,8", *options).out
+    assert "!" not in out
 
 
 def test_a_gpu_that_is_not_known_is_refused(cli, job):
