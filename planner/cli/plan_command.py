@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
@@ -24,6 +24,7 @@ from planner.job.step_schedule import conversions
 from planner.plan import Plan
 from planner.plan.commit_size import CommitSize, NotKnown
 from planner.plan.gpu_kinds import gpu_kind, has_kind
+from planner.plan.plan import Fit
 from planner.plan.surplus import advice
 from planner.report.commit_text import commit_keys, plan_lines
 from planner.report.compute_text import compute_text, compute_value
@@ -116,9 +117,14 @@ def plan(
         memory=memory,
     )
     if as_json:
-        typer.echo(plan_json(found, shown.mixes, partial(_more_keys, shown), sample_tokens=shown.sample_tokens))
+        typer.echo(plan_json(found, shown.mixes, partial(_more_keys, shown), **shown.row_facts))
     else:
         _print(shown, terminal_width())
+
+
+class _RowFacts(TypedDict):
+    sample_tokens: int | None
+    fits: Mapping[int, Fit]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,9 +152,10 @@ class _Shown:
         return compute_rule(self.job, on_gpu=bool(self.job.workers.gpus))
 
     @property
-    def sample_tokens(self) -> int | None:
-        """Tokens of each sample. None if they differ, or are not known."""
-        return self.job.data.sample_tokens(self.job.model)
+    def row_facts(self) -> "_RowFacts":
+        """What notes on rows depend on: tokens of each sample, if they are known and equal, and what fits."""
+        fits = self.memory.kinds_of_fit if isinstance(self.memory, PlanMemory) else {}
+        return {"sample_tokens": self.job.data.sample_tokens(self.job.model), "fits": fits}
 
     @property
     def on_a_node(self) -> Mapping[int, int] | None:
@@ -166,7 +173,7 @@ def _print(shown: _Shown, width: int | None) -> None:
         *([] if timed is None or costs is None else cost_columns(timed, costs)),
         *(memory_columns(shown.memory) if isinstance(shown.memory, PlanMemory) else []),
     ]
-    header, *rows = plan_table(shown.plans, width, shown.mixes, extra=extra, sample_tokens=shown.sample_tokens)
+    header, *rows = plan_table(shown.plans, width, shown.mixes, extra=extra, **shown.row_facts)
     typer.echo()
     print_heading(header)
     typer.echo("\n".join(rows))

@@ -12,6 +12,7 @@ from planner.plan import Plan, make_plan
 from planner.plan.by_length import ByLength
 from planner.plan.commit_size import NotKnown
 from planner.plan.gpu_kinds import GpuKind
+from planner.plan.plan import Fit
 from planner.report.plan_table import Column
 
 AUTO = (
@@ -60,6 +61,17 @@ class PlanMemory:
     def fits(self, world_size: int) -> bool:
         """Whether a worker fits."""
         return self.needs[world_size].total <= self.gpu.memory_bytes
+
+    @property
+    def kinds_of_fit(self) -> dict[int, Fit]:
+        """World size -> whether its micro-batches are too large, as large as possible, or neither."""
+        found: dict[int, Fit] = {}
+        for plan in self.plans:
+            largest = self.largest.get(plan.world_size)
+            is_full = largest is not None and largest <= plan.max_micro_batch
+            fits = self.fits(plan.world_size)
+            found[plan.world_size] = ("full" if is_full else "unknown") if fits else "too_large"
+        return found
 
     @property
     def misfits(self) -> list[int]:

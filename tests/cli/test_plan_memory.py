@@ -112,8 +112,12 @@ def test_where_some_rows_fit_nothing_is_tried(cli, job):
     out = cli("plan", job, "--gpus", "1-8", *options).out
     assert "Tried at" not in out
     assert "! does not fit into l4-24g (24.2 GB). planner plan JOB --gpus 1 --gpu l4-24g tries what would" in out
+    assert "no larger one fits, so save memory" not in out
     out = cli("plan", job, "--gpus", "2,8", *options).out
     assert "!" not in out
+    auto = cli("plan", job, "--gpus", "1-3", "--gpu", "18g", "--set", "batch.max_micro=auto").out
+    assert " ! " in auto
+    assert "raise max_micro" not in auto
 
 
 def test_a_gpu_that_is_not_known_is_refused(cli, job):
