@@ -84,7 +84,7 @@ def plan(
     ] = None,
     gpu: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="show whether the job fits such a GPU: h100-80g, L4, or its memory as 24g"),
+        typer.Option(metavar="NAME", help="whether it fits such a GPU: h100-80g, L4, or 24g (else that of --cluster)"),
     ] = None,
     lengths: Annotated[
         bool, typer.Option("--lengths", help="read the data, and show what steps cost by the lengths of their samples")
@@ -101,8 +101,8 @@ def plan(
     _require_rates(rates, prices)
     spec = read_job(job, set_ or [])
     asked = None if gpus is None else parse_counts(gpus)
-    there = None if cluster is None else _on_cluster(cluster, spec, asked)
-    found, memory = _rows(spec, asked if there is None else there.counts, gpu, has_prices=prices is not None)
+    there = None if cluster is None else _on_cluster(cluster, spec, asked, gpu)
+    found, memory = _rows(spec, asked, gpu, there, has_prices=prices is not None)
     on_a_node = None if there is None else there.workers_on_a_node
     timed = None if rates is None else plan_rates(spec, rates, prices, gpu, on_a_node)
     shown = _Shown(
@@ -166,7 +166,7 @@ class _Shown:
 def _print(shown: _Shown, width: int | None) -> None:
     """Print the heading, the table and what is below it."""
     spec, there, timed, costs = shown.job, shown.there, shown.timed, shown.costs
-    cluster = [] if there is None else [there.line]
+    cluster = [] if there is None else [there.line, *filter(None, [there.gpu_line])]
     heading = [*_heading(spec), *cluster, f"compute: {compute_text(shown.compute)}"]
     typer.echo("\n".join(line for text in heading for line in wrapped(text, width)))
     extra = [
@@ -211,35 +211,44 @@ def _more_keys(shown: _Shown, plan: Plan) -> dict[str, object]:
 
 
 def _rows(
-    job: Job, counts: Sequence[int] | None, gpu: str | None, *, has_prices: bool
+    job: Job, asked: Sequence[int] | None, gpu: str | None, there: "OnCluster | None", *, has_prices: bool
 ) -> tuple[list[Plan], PlanMemory | NotKnown | None]:
     """A plan for each row, and what it needs of a GPU. With `max_micro: auto`, it has what fits.
 
     A price list may name GPUs that planner does not know. Their memory is not known then.
+
+    Raises:
+        UserError: `batch.max_micro` is `auto`, and nothing fits into the GPU that the user names.
     """
-    found = plans(job, counts)
-    if gpu is None:
-        return found, None
-    if has_prices and not has_kind(gpu):
+    found = plans(job, asked if there is None else there.counts)
+    memory: PlanMemory | NotKnown | None = None
+    if gpu is not None and has_prices and not has_kind(gpu):
         why = f"planner does not know the GPU {gpu}. Use its memory, such as --gpu 24g, without --prices"
-        return found, NotKnown(reason=why)
-    memory = _memory(job, found, gpu)
+        memory = NotKnown(reason=why)
+    elif gpu is not None:
+        memory = _tried(job, found, gpu)
+    elif there is not None and there.gpu:
+        memory = _memory(job, found, there.gpu)
     return (list(memory.plans) if isinstance(memory, PlanMemory) else found), memory
 
 
 def _memory(job: Job, found: list[Plan], gpu: str) -> PlanMemory | NotKnown:
-    """What each row needs of a GPU, and what to change if no row fits.
+    """What each row needs of a GPU."""
+    kind = gpu_kind(gpu)
+    memory = job_memory_here(job, "cuda", _tell)
+    return memory if isinstance(memory, NotKnown) else plan_memory(job, memory, found, kind)
+
+
+def _tried(job: Job, found: list[Plan], gpu: str) -> PlanMemory | NotKnown:
+    """And what to change if no row fits.
 
     Raises:
         UserError: `batch.max_micro` is `auto`, and nothing fits.
     """
-    kind = gpu_kind(gpu)
-    memory = job_memory_here(job, "cuda", _tell)
-    if isinstance(memory, NotKnown):
-        return memory
-    rows = plan_memory(job, memory, found, kind)
-    if (wrong := misfit(job, rows)) is not None:
-        rows = replace(rows, ways=ways_out_here(wrong, memory, _tell))
+    rows = _memory(job, found, gpu)
+    if isinstance(rows, NotKnown) or (wrong := misfit(job, rows)) is None:
+        return rows
+    rows = replace(rows, ways=ways_out_here(wrong, rows.of_job, _tell))
     if rows.refused and rows.ways is not None:
         raise UserError(f"batch.max_micro auto: {rows.refused}. {ways_text(rows.ways)}")
     return rows
@@ -267,10 +276,12 @@ def _length_costs(job: Job, counts: list[int]) -> "StepLengths":
         return length_costs(job, counts, progress)
 
 
-def _on_cluster(file: str, job: Job, asked: list[int] | None) -> "OnCluster":
+def _on_cluster(file: str, job: Job, asked: list[int] | None, gpu: str | None) -> "OnCluster":
+    """The counts that the cluster of a file can reach. A GPU that the user names replaces the file's."""
     from planner.cli.plan_cluster import on_cluster  # imports numpy, which a plan without a cluster does not need
 
-    return on_cluster(file, job, asked)
+    found = on_cluster(file, job, asked)
+    return found if gpu is None else replace(found, gpu="", gpu_line="")
 
 
 def _heading(job: Job) -> list[str]:

@@ -46,6 +46,7 @@ class PlanMemory:
     """What the rows of a table need of one kind of GPU."""
 
     gpu: GpuKind
+    of_job: JobMemory
     plans: tuple[Plan, ...]
     """of the rows"""
     needs: Mapping[int, GpuNeed]
@@ -93,7 +94,7 @@ def plan_memory(job: Job, memory: JobMemory, plans: Sequence[Plan], gpu: GpuKind
         refused = "" if any(largest.values()) else refusal(memory, sizes, list(largest), gpu.name, num_bytes)
         plans = [make_plan(replace(sizes, max_micro=largest[plan.world_size] or 1), plan.world_size) for plan in plans]
     needs = {plan.world_size: gpu_need(memory, plan, num_bytes) for plan in plans}
-    return PlanMemory(gpu=gpu, plans=tuple(plans), needs=needs, largest=largest, refused=refused)
+    return PlanMemory(gpu=gpu, of_job=memory, plans=tuple(plans), needs=needs, largest=largest, refused=refused)
 
 
 def misfit(job: Job, found: PlanMemory) -> Misfit | None:
@@ -123,6 +124,8 @@ def memory_lines(found: PlanMemory | NotKnown) -> list[str]:
         lines.append(f"fits: the largest micro-batch that fits into {where} and saves a round")
     if found.misfits:
         lines.append(f"! does not fit into {where}{_not_tried(found)}")
+    if found.refused:
+        lines.append(f"batch.max_micro auto: a run would be refused, since {found.refused}")
     if found.ways is not None:
         lines.append(ways_text(found.ways))
     return lines

@@ -158,3 +158,65 @@ def test_a_gpu_of_a_price_list_need_not_be_known(cli, job, tmp_path):
     assert done.code == 0, done.err
     assert "$/step" in done.out
     assert "memory not known: planner does not know the GPU Gaudi" in done.out
+
+
+CLUSTER = """\
+cluster_name: small
+max_workers: 6
+provider: {type: aws}
+head_node_type: head
+available_node_types:
+  head: {resources: {CPU: 0, GPU: 0}, node_config: {}}
+  one: {max_workers: 3, node_config: {InstanceType: FIRST}}
+  four: {max_workers: 2, resources: {CPU: 32, GPU: 4}, node_config: {InstanceType: SECOND}}
+"""
+
+
+@pytest.fixture
+def on_cluster(cli, job, tmp_path):
+    """Plans on a cluster with two instance types."""
+
+    def call(first, second, *more):
+        (tmp_path / "cluster.yaml").write_text(CLUSTER.replace("FIRST", first).replace("SECOND", second))
+        return cli("plan", job, "--gpus", "1,8", "--cluster", "cluster.yaml", "--set", "workers.gpus=1", *more)
+
+    return call
+
+
+def test_the_gpu_of_a_cluster_file_is_taken(on_cluster):
+    """With where it is from. `--gpu` replaces it. Models that are not here do not end the plan."""
+    out = on_cluster("g5.xlarge", "g5.12xlarge").out
+    assert "\nGPUs: a10g-24g (InstanceType g5.xlarge and g5.12xlarge)\n" in out
+    assert "fits: the largest micro-batch that fits into a10g-24g (24.1 GB)" in out
+    mixed = on_cluster("p3.2xlarge", "p4d.24xlarge").out
+    assert (
+        "GPUs: v100-16g or a100-40g (InstanceType p3.2xlarge and p4d.24xlarge). Memory below is that of v100" in mixed
+    )
+    assert "fits into v100-16g (17.2 GB)" in mixed
+    named = on_cluster("g5.xlarge", "g5.12xlarge", "--gpu", "h100").out
+    assert "fits into h100-80g" in named
+    assert "a10g" not in named
+    (one, _) = json.loads(on_cluster("g5.xlarge", "g5.12xlarge", "--json").out)
+    assert one["memory"]["gpu"] == "a10g-24g"
+    absent = on_cluster("g5.xlarge", "g5.12xlarge", "--set", "model={kind: hf, path: nobody/nothing, context: 8}")
+    assert absent.code == 0, absent.err
+    assert "memory not known: nobody/nothing is not on this machine" in absent.out
+
+
+def test_a_gpu_that_a_cluster_file_does_not_name_is_not_guessed(on_cluster):
+    """If only some groups name theirs, the others are told. Workers on CPUs need no GPU."""
+    out = on_cluster("g5.xlarge", "trn1.32xlarge").out
+    assert "\nGPUs of four: not known. --gpu NAME shows what fits\n" in out
+    assert "memory of a worker" not in out
+    out = on_cluster("g5.xlarge", "g5.12xlarge", "--set", "workers.gpus=0").out
+    assert "memory of a worker" not in out
+    assert "GPUs: " not in out
+
+
+def test_auto_on_a_cluster_that_is_too_small_is_told(on_cluster):
+    """The rows are there. A run would be refused."""
+    done = on_cluster("g4dn.xlarge", "g4dn.12xlarge", "--gpus", "1", "--set", "batch.max_micro=auto")
+    assert done.code == 0, done.err
+    said = " ".join(done.out.split())
+    assert "batch.max_micro auto: a run would be refused, since one sample does not fit into t4-16g" in said
+    assert "planner plan JOB --gpus 1 --gpu t4-16g tries what would" in said
