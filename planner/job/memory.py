@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Literal
 
 from planner.base.disk import size_text
@@ -192,7 +193,7 @@ def largest_micro(memory: JobMemory, sizes: BatchSizes, world_size: int, gpu_byt
     From two rounds on, a smaller micro-batch needs less. A single round needs no gradient sums of rounds before it, so
     it may fit where the next smaller one does not.
     """
-    plans = _plans_by_size(sizes, world_size)
+    plans = list(_plans_by_size(sizes, world_size))
     at_once = next((place for place, plan in enumerate(plans) if plan.accumulation_steps > 1), len(plans))
     for part in (plans[:at_once], plans[at_once:]):
         first = bisect_left(part, True, key=lambda plan: gpu_need(memory, plan, gpu_bytes).total <= gpu_bytes)
@@ -208,11 +209,13 @@ def least_need(memory: JobMemory, sizes: BatchSizes, world_size: int, gpu_bytes:
     """
     plans = [make_plan(replace(sizes, max_micro=1), world_size)]
     if sizes.max_tokens is None:
-        plans += [plan for plan in _plans_by_size(sizes, world_size) if plan.accumulation_steps == 1][-1:]
+        at_once = takewhile(lambda plan: plan.accumulation_steps == 1, _plans_by_size(sizes, world_size))
+        plans += list(at_once)[-1:]
     return min((gpu_need(memory, plan, gpu_bytes) for plan in plans), key=lambda need: need.total)
 
 
-def _plans_by_size(sizes: BatchSizes, world_size: int) -> list[Plan]:
+def _plans_by_size(sizes: BatchSizes, world_size: int) -> Iterator[Plan]:
     """The plans of one worker count that differ in their number of rounds, those with the fewest rounds first."""
     share = make_plan(replace(sizes, max_micro=MAX_MICRO), world_size).step_cost
-    return [make_plan(replace(sizes, max_micro=size), world_size) for size in micro_batches(share, MAX_MICRO)]
+    for size in micro_batches(share, MAX_MICRO):
+        yield make_plan(replace(sizes, max_micro=size), world_size)
