@@ -3,12 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from planner.base.text import enumerated
 from planner.cluster.reachable_counts import Mix, Reach
 from planner.errors import PlanError
 from planner.files import read_cluster
 from planner.job import Job, workers_of
-from planner.report.clusters import cluster_line, no_room
+from planner.plan.gpu_kinds import gpu_kind
+from planner.report.clusters import cluster_line, no_room, usable_groups
 from planner.report.text_columns import spans
+
+_MOST_NAMED = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +27,10 @@ class OnCluster:
     """count -> the workers on the node that has the most of them"""
     line: str
     """the cluster as text"""
+    gpu: str
+    """the kind of its GPUs, the one with the least memory of several. Empty if it is not known"""
+    gpu_line: str
+    """what the file says of its GPUs. Empty if that is nothing"""
     notes: tuple[str, ...]
     """what the table does not show, one text each"""
 
@@ -43,13 +51,42 @@ def on_cluster(file: str, job: Job, asked: list[int] | None) -> OnCluster:
     counts = _reached(job, asked, reach)
     mixes = {count: reach.mix(count) for count in counts}
     room = reach.workers_on_a_node
+    gpu, gpu_line = _gpus(job, reach)
     return OnCluster(
         counts=counts,
         mixes=mixes,
         workers_on_a_node={count: min(max(room[name] for _, name in mixes[count].nodes), count) for count in counts},
         line=cluster_line(reach),
+        gpu=gpu,
+        gpu_line=gpu_line,
         notes=tuple(_notes(job, asked, counts, reach)),
     )
+
+
+def _gpus(job: Job, reach: Reach) -> tuple[str, str]:
+    """The kind of the GPUs that the job's workers get, and a line that says where it is from.
+
+    Both are empty if the workers take no GPUs, or the file says nothing. The kind also if it does not say all of them.
+    """
+    groups = usable_groups(reach)
+    found = [group.gpu for group in groups if group.gpu is not None]
+    if not job.workers.gpus or not found:
+        return "", ""
+    if len(found) < len(groups):
+        names = [group.name for group in groups if group.gpu is None]
+        return "", f"GPUs of {enumerated(_few(names))}: not known. --gpu NAME shows what fits"
+    kinds = sorted({kind for gpu in found for kind in gpu.kinds}, key=lambda kind: gpu_kind(kind).memory_bytes)
+    values: dict[str, dict[str, None]] = {}
+    for gpu in found:
+        values.setdefault(gpu.key, {})[gpu.value] = None
+    sources = "; ".join(f"{key} {enumerated(_few(list(those)))}" for key, those in values.items())
+    least = f". Memory below is that of {kinds[0]}, the least" if len(kinds) > 1 else ""
+    return kinds[0], f"GPUs: {enumerated(kinds, 'or')} ({sources}){least}"
+
+
+def _few(names: list[str]) -> list[str]:
+    more = len(names) - _MOST_NAMED
+    return names if more <= 0 else [*names[:_MOST_NAMED], f"{more} more"]
 
 
 def _reached(job: Job, asked: list[int] | None, reach: Reach) -> list[int]:

@@ -1,9 +1,9 @@
 """`planner plan JOB`: prints the plan at each GPU count, made by the same function that the workers call."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
@@ -25,6 +25,7 @@ from planner.job.step_schedule import conversions
 from planner.plan import Plan
 from planner.plan.commit_size import CommitSize, NotKnown
 from planner.plan.gpu_kinds import gpu_kind, has_kind
+from planner.plan.plan import Fit
 from planner.plan.surplus import advice
 from planner.report.commit_text import commit_keys, plan_lines
 from planner.report.compute_text import compute_text, compute_value
@@ -36,13 +37,15 @@ from planner.report.memory_text import (
     memory_columns,
     memory_keys,
     memory_lines,
+    misfit,
     plan_memory,
+    ways_text,
 )
 from planner.report.plan_table import Mixes, plan_json, plan_table
 from planner.report.text_columns import wrapped
 from planner.runner.commit_size import commit_size
 from planner.runner.job_argument import plans, read_job
-from planner.runner.memory import job_memory_here
+from planner.runner.memory import job_memory_here, ways_out_here
 from planner.runner.plan_rates import PlanRates, plan_rates
 from planner.wording.event_text import text_of
 
@@ -81,7 +84,7 @@ def plan(
     ] = None,
     gpu: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="show whether the job fits such a GPU: h100-80g, L4, or its memory as 24g"),
+        typer.Option(metavar="NAME", help="whether it fits such a GPU: h100-80g, L4, or 24g (else that of --cluster)"),
     ] = None,
     lengths: Annotated[
         bool, typer.Option("--lengths", help="read the data, and show what steps cost by the lengths of their samples")
@@ -98,10 +101,10 @@ def plan(
     _require_rates(rates, prices)
     spec = read_job(job, set_ or [])
     asked = None if gpus is None else parse_counts(gpus)
-    there = None if cluster is None else _on_cluster(cluster, spec, asked)
+    there = None if cluster is None else _on_cluster(cluster, spec, asked, gpu)
     timed = None if rates is None else plan_rates(spec, rates, prices, gpu, _on_a_node(there))
     data = _open_lengths(spec) if lengths else None
-    found, memory = _rows(spec, asked if there is None else there.counts, gpu, timed, data)
+    found, memory = _rows(_Asked(job=spec, counts=asked, gpu=gpu, there=there, timed=timed, data=data))
     shown = _Shown(
         job=spec,
         plans=found,
@@ -114,9 +117,14 @@ def plan(
         memory=memory,
     )
     if as_json:
-        typer.echo(plan_json(found, shown.mixes, partial(_more_keys, shown), sample_tokens=shown.sample_tokens))
+        typer.echo(plan_json(found, shown.mixes, partial(_more_keys, shown), **shown.row_facts))
     else:
         _print(shown, terminal_width())
+
+
+class _RowFacts(TypedDict):
+    sample_tokens: int | None
+    fits: Mapping[int, Fit]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,9 +152,10 @@ class _Shown:
         return compute_rule(self.job, on_gpu=bool(self.job.workers.gpus))
 
     @property
-    def sample_tokens(self) -> int | None:
-        """Tokens of each sample. None if they differ, or are not known."""
-        return self.job.data.sample_tokens(self.job.model)
+    def row_facts(self) -> "_RowFacts":
+        """What notes on rows depend on: tokens of each sample, if they are known and equal, and what fits."""
+        fits = self.memory.kinds_of_fit if isinstance(self.memory, PlanMemory) else {}
+        return {"sample_tokens": self.job.data.sample_tokens(self.job.model), "fits": fits}
 
     @property
     def on_a_node(self) -> Mapping[int, int] | None:
@@ -161,14 +170,14 @@ def _on_a_node(there: "OnCluster | None") -> Mapping[int, int] | None:
 def _print(shown: _Shown, width: int | None) -> None:
     """Print the heading, the table and what is below it."""
     spec, there, timed, costs = shown.job, shown.there, shown.timed, shown.costs
-    cluster = [] if there is None else [there.line]
+    cluster = [] if there is None else [there.line, *filter(None, [there.gpu_line])]
     heading = [*_heading(spec), *cluster, f"compute: {compute_text(shown.compute)}"]
     typer.echo("\n".join(line for text in heading for line in wrapped(text, width)))
     extra = [
         *([] if timed is None or costs is None else cost_columns(timed, costs)),
         *(memory_columns(shown.memory) if isinstance(shown.memory, PlanMemory) else []),
     ]
-    header, *rows = plan_table(shown.plans, width, shown.mixes, extra=extra, sample_tokens=shown.sample_tokens)
+    header, *rows = plan_table(shown.plans, width, shown.mixes, extra=extra, **shown.row_facts)
     typer.echo()
     print_heading(header)
     typer.echo("\n".join(rows))
@@ -200,31 +209,67 @@ def _more_keys(shown: _Shown, plan: Plan) -> dict[str, object]:
     }
 
 
-def _rows(
-    job: Job, counts: Sequence[int] | None, gpu: str | None, timed: PlanRates | None, data: "OpenData | None"
-) -> tuple[list[Plan], PlanMemory | NotKnown | None]:
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """What decides the rows."""
+
+    job: Job
+    counts: Sequence[int] | None
+    """that the user names"""
+    gpu: str | None
+    there: "OnCluster | None"
+    timed: PlanRates | None
+    data: "OpenData | None"
+
+
+def _rows(asked: _Asked) -> tuple[list[Plan], PlanMemory | NotKnown | None]:
     """A plan for each row, and what it needs of a GPU. With an `auto` cap, it has what fits, or what rates say.
 
-    With `data`, that is for its longest sample. A price list may name GPUs that planner does not know. Their memory is
+    With data, that is for its longest sample. A price list may name GPUs that planner does not know. Their memory is
     not known then.
+
+    Raises:
+        UserError: a cap is `auto`, and nothing fits into the GPU that the user names.
     """
-    found = plans(job, counts)
+    job, gpu, there, timed = asked.job, asked.gpu, asked.there, asked.timed
+    found = plans(job, asked.counts if there is None else there.counts)
     if timed is not None and job.batch.auto_cap:
         found = [timed.found(plan, job.batch.auto_cap) for plan in found]
-    if gpu is None:
-        return found, None
-    if timed is not None and timed.offers and not has_kind(gpu):
+    memory: PlanMemory | NotKnown | None = None
+    if gpu is not None and timed is not None and timed.offers and not has_kind(gpu):
         why = f"planner does not know the GPU {gpu}. Use its memory, such as --gpu 24g, without --prices"
-        return found, NotKnown(reason=why)
-    memory = _memory(job, found, gpu, None if data is None else data.longest(job))
+        memory = NotKnown(reason=why)
+    elif gpu is not None:
+        memory = _tried(job, found, gpu, asked.data)
+    elif there is not None and there.gpu:
+        memory = _memory(job, found, there.gpu, asked.data)
     return (list(memory.plans) if isinstance(memory, PlanMemory) else found), memory
 
 
-def _memory(job: Job, found: list[Plan], gpu: str, longest: int | None) -> PlanMemory | NotKnown:
-    """What each row needs of a GPU."""
+def _memory(job: Job, found: list[Plan], gpu: str, data: "OpenData | None") -> PlanMemory | NotKnown:
+    """What each row needs of a GPU. With data, its longest sample counts."""
     kind = gpu_kind(gpu)
-    memory = job_memory_here(job, "cuda", lambda text: typer.echo(text, err=True), longest=longest)
+    memory = job_memory_here(job, "cuda", _tell, longest=None if data is None else data.longest(job))
     return memory if isinstance(memory, NotKnown) else plan_memory(job, memory, found, kind)
+
+
+def _tried(job: Job, found: list[Plan], gpu: str, data: "OpenData | None") -> PlanMemory | NotKnown:
+    """And what to change if no row fits.
+
+    Raises:
+        UserError: a cap is `auto`, and nothing fits.
+    """
+    rows = _memory(job, found, gpu, data)
+    if isinstance(rows, NotKnown) or (wrong := misfit(job, rows)) is None:
+        return rows
+    rows = replace(rows, ways=ways_out_here(wrong, rows.of_job, _tell))
+    if rows.refused and rows.ways is not None:
+        raise UserError(f"batch.{job.batch.auto_cap} auto: {rows.refused}. {ways_text(rows.ways)}")
+    return rows
+
+
+def _tell(text: str) -> None:
+    typer.echo(text, err=True)
 
 
 def _require_rates(rates: str | None, prices: str | None) -> None:
@@ -251,10 +296,12 @@ def _length_costs(job: Job, data: "OpenData", found: list[Plan]) -> "StepLengths
     return costs_of(job, data, found)
 
 
-def _on_cluster(file: str, job: Job, asked: list[int] | None) -> "OnCluster":
+def _on_cluster(file: str, job: Job, asked: list[int] | None, gpu: str | None) -> "OnCluster":
+    """The counts that the cluster of a file can reach. A GPU that the user names replaces the file's."""
     from planner.cli.plan_cluster import on_cluster  # imports numpy, which a plan without a cluster does not need
 
-    return on_cluster(file, job, asked)
+    found = on_cluster(file, job, asked)
+    return found if gpu is None else replace(found, gpu="", gpu_line="")
 
 
 def _heading(job: Job) -> list[str]:

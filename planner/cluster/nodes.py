@@ -9,6 +9,18 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
+class NodeGpu:
+    """What a cluster file says of the kind of a node's GPUs."""
+
+    kinds: tuple[str, ...]
+    """names (`planner.plan.gpu_kinds`). Several if the file leaves open which one: `A100`, with 40 or 80 GB"""
+    key: str
+    """where the file says it, such as `InstanceType`"""
+    value: str
+    """what it says, such as `g6.2xlarge`"""
+
+
+@dataclass(frozen=True, kw_only=True)
 class NodeGroup:
     """Nodes of one kind, which the autoscaler adds and removes.
 
@@ -24,6 +36,8 @@ class NodeGroup:
     """what one node offers: CPU, GPU, and custom resources by name"""
     nodes_per_step: int = 1
     """number of nodes that the autoscaler adds or removes at a time"""
+    gpu: NodeGpu | None = None
+    """the kind of its GPUs. None: it has none, or the file does not say"""
 
     def __post_init__(self) -> None:
         step = self.nodes_per_step

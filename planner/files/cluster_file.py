@@ -3,6 +3,7 @@
 Keys that planner does not need are not checked. YAML is read as Ray reads it, with anchors and aliases.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from planner.files.known_files import KINDS, is_job, is_ray_up, known_file
 from planner.files.kuberay import read_kuberay
 from planner.files.loader import Unreadable, YamlMistake, documents, read_text
 from planner.files.messages import Mistake, cut, listed, quote
+from planner.files.node_gpus import ray_up_gpu
 
 # Ray's default (autoscaler/<provider>/defaults.yaml).
 _MAX_WORKERS = 2
@@ -91,10 +93,13 @@ def _read_ray_up(root: CheckedMapping) -> Cluster | None:
         if least > most:
             node_type.refuse("min_workers", f"Write at most the type's max_workers, {most}")
         resources = _resources(node_type, cloud) if is_head or most else {}
-        shown_name = printable(type_name)
-        groups.append(NodeGroup(name=shown_name, min_nodes=min(least, most), max_nodes=most, resources=resources))
+        gpu = ray_up_gpu(cloud, node_type.values.get("node_config"), resources) if resources.get("GPU") else None
+        group = NodeGroup(
+            name=printable(type_name), min_nodes=min(least, most), max_nodes=most, resources=resources, gpu=gpu
+        )
+        groups.append(group)
         if is_head:
-            head = NodeGroup(name=shown_name, min_nodes=1, max_nodes=1, resources=resources)
+            head = replace(group, min_nodes=1, max_nodes=1)
     least = sum(group.min_nodes for group in groups)
     if least > max_nodes:
         root.refuse("max_workers", f"Write at least {least}, the sum of all min_workers")

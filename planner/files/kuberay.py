@@ -11,6 +11,7 @@ from planner.base.json_text import NoJson, json_object
 from planner.cluster.nodes import Cluster, NodeGroup
 from planner.errors import printable
 from planner.files.cluster_section import CheckedMapping
+from planner.files.node_gpus import pod_gpu
 from planner.files.quantities import amount, check_amount, check_limits
 
 # Numbers of pods are int32 in KubeRay's definition. A group without maxReplicas has the largest one.
@@ -82,12 +83,14 @@ def _sizes(worker: CheckedMapping, *, autoscaling: bool) -> tuple[int, int, int]
 
 def _node_group(group: CheckedMapping, name: str, sizes: tuple[int, int, int]) -> NodeGroup:
     least, most, hosts = sizes
+    resources = _resources(group)
     return NodeGroup(
         name=name,
         min_nodes=least * hosts,
         max_nodes=most * hosts,
-        resources=_resources(group),
+        resources=resources,
         nodes_per_step=hosts,
+        gpu=pod_gpu(group.values, resources) if resources["GPU"] else None,
     )
 
 

@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Literal
 
 from planner.base.disk import size_text
@@ -195,46 +196,49 @@ def micro_batches(plan_share: int, most: int) -> Iterator[int]:
 
 
 def refusal(memory: JobMemory, sizes: BatchSizes, counts: Sequence[int], device: str, num_bytes: int) -> str:
-    """Why no worker count fits: the three that lack the least.
-
-    The least micro-batch is one sample. With a cap on tokens in `sizes`, it is that of `sizes`.
-    """
-    least = replace(sizes, max_micro=1) if sizes.max_tokens is None else sizes
-    lacking = sorted(
-        (gpu_need(memory, make_plan(least, count), num_bytes).total - num_bytes, count) for count in counts
-    )
+    """Why no worker count fits: the three that lack the least. With a cap on tokens in `sizes`, that cap decides."""
+    lacking = sorted((least_need(memory, sizes, count, num_bytes).total - num_bytes, count) for count in counts)
     nearest = "; ".join(
-        f"{counted(count, 'GPU')} lack{'s' if count == 1 else ''} {size_text(bytes_)} each"
+        f"{counted(count, 'GPU')} {'lacks' if count == 1 else 'lack'} {size_text(bytes_)}{' each' if count > 1 else ''}"
         for bytes_, count in lacking[:3]
     )
-    is_one = least.max_micro == 1 or (least.max_tokens or 0) <= memory.longest
-    what = "one sample" if is_one else f"a micro-batch of {least.max_tokens:,} tokens"
+    most = sizes.max_tokens
+    what = "one sample" if most is None or most <= memory.longest else f"a micro-batch of {most:,} tokens"
     return f"{what} does not fit into {device} ({size_text(num_bytes)}): {nearest}"
 
 
-def ways_out(job: Job) -> list[str]:
-    """Settings that need less memory, in the order to try them."""
-    model, train = job.model, job.train
-    has_adapters = isinstance(model, HfModel) and model.lora is not None
-    ways = {
-        "train.precision: bf16": train.precision == "fp32",
-        "train.activation_checkpointing: selective": not train.activation_checkpointing,
-        "train.activation_checkpointing: true": train.activation_checkpointing is not True,
-        "model.lora": isinstance(model, HfModel) and not has_adapters,
-        "model.frozen: nf4": has_adapters and isinstance(model, HfModel) and model.frozen == "fp32",
-        "a smaller model.context": True,
-        "more GPUs": True,
-    }
-    return [way for way, helps in ways.items() if helps]
-
-
 def largest_micro(memory: JobMemory, sizes: BatchSizes, world_size: int, gpu_bytes: int) -> int:
-    """The largest micro-batch in samples that fits a GPU and saves a round. 0 if one sample does not fit."""
+    """The largest micro-batch in samples that fits a GPU and saves a round. 0 if one sample does not fit.
+
+    From two rounds on, a smaller micro-batch needs less. A single round needs no gradient sums of rounds before it, so
+    it may fit where the next smaller one does not.
+    """
+    plans = list(_plans_by_size(sizes, world_size))
+    at_once = next((place for place, plan in enumerate(plans) if plan.accumulation_steps > 1), len(plans))
+    for part in (plans[:at_once], plans[at_once:]):
+        first = bisect_left(part, True, key=lambda plan: gpu_need(memory, plan, gpu_bytes).total <= gpu_bytes)
+        if first < len(part):
+            return part[first].max_micro
+    return 0
+
+
+def least_need(memory: JobMemory, sizes: BatchSizes, world_size: int, gpu_bytes: int) -> GpuNeed:
+    """What a worker needs with the micro-batches that need the least: a sample each, or its whole share at once.
+
+    With a cap on tokens, that cap decides.
+    """
+    if sizes.max_tokens is not None:
+        return gpu_need(memory, make_plan(sizes, world_size), gpu_bytes)
+    at_once = takewhile(lambda plan: plan.accumulation_steps == 1, _plans_by_size(sizes, world_size))
+    plans = [make_plan(replace(sizes, max_micro=1), world_size), *list(at_once)[-1:]]
+    return min((gpu_need(memory, plan, gpu_bytes) for plan in plans), key=lambda need: need.total)
+
+
+def _plans_by_size(sizes: BatchSizes, world_size: int) -> Iterator[Plan]:
+    """The plans of one worker count that differ in their number of rounds, those with the fewest rounds first."""
     share = make_plan(replace(sizes, max_micro=MAX_MICRO), world_size).step_cost
     for size in micro_batches(share, MAX_MICRO):
-        if gpu_need(memory, make_plan(replace(sizes, max_micro=size), world_size), gpu_bytes).total <= gpu_bytes:
-            return size
-    return 0
+        yield make_plan(replace(sizes, max_micro=size), world_size)
 
 
 def largest_tokens(memory: JobMemory, sizes: BatchSizes, world_size: int, gpu_bytes: int) -> int:

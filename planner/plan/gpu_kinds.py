@@ -53,6 +53,11 @@ def has_kind(text: str) -> bool:
     return bool(_size(text) or _found(text))
 
 
+def kinds_named(text: str) -> tuple[str, ...]:
+    """The kinds that have a name. Empty if there is none, several if their memory differs: `A100`."""
+    return tuple(_found(text))
+
+
 def gpu_kind(text: str) -> GpuKind:
     """The kind that a user names, such as `h100-80g`, `A100-80GB`, or `24g` for any GPU with 24 GiB.
 

@@ -8,16 +8,24 @@ FSDP synchronises every round. So a step's cost is the sum over rounds of the ro
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Literal, Self
 
 Mode = Literal["balanced", "bitwise"]
+Fit = Literal["unknown", "full", "too_large"]
+"""whether a plan's micro-batches fit into a kind of GPU: `full` means that they do, and no larger ones would"""
 
 # For a forward pass FSDP gathers 2 bytes per parameter in bf16, and n tokens compute 2 n FLOP per parameter. So a GPU
 # of 400 TFLOP/s (40 % of an H100's dense bf16 peak) behind a link of 50 GB/s (400 Gbit/s) computes as long as it
 # gathers at n = 400e12 / 50e9 = 8,000. Assumed, not measured. Within a machine (NVLink, 450 GB/s) it is about 900.
 _ENOUGH_TOKENS = 8_000
+
+_ADVICE: Mapping[Fit, str] = {
+    "unknown": "raise max_micro (bf16 and activation checkpointing save memory), or use fewer workers",
+    "full": "no larger one fits, so save memory (bf16, activation checkpointing) or use fewer workers",
+}
 
 LAYOUT_VERSION = 1
 """version of new plans. Other arithmetic gets another version. Audits of older runs use the older versions."""
@@ -168,13 +176,15 @@ class Plan(ABC):
         """`notes` where the length of samples is not known."""
         return self.notes()
 
-    def notes(self, sample_tokens: int | None = None) -> tuple[str, ...]:
+    def notes(self, sample_tokens: int | None = None, fit: Fit = "unknown") -> tuple[str, ...]:
         """What a user should know before paying for this world size, one sentence each. May be empty.
 
         Args:
             sample_tokens: tokens of each sample. None if that is not known.
+            fit: of the plan's micro-batches. Those that are too large cannot be raised, and do not run.
         """
-        return tuple(filter(None, (self._idle(), self.communication_bound(sample_tokens), self._fewer_are_as_fast())))
+        found = (self._idle(), self.communication_bound(sample_tokens, fit), self._fewer_are_as_fast())
+        return tuple(filter(None, found))
 
     def _idle(self) -> str:
         if not self.workers_idle:
@@ -182,14 +192,15 @@ class Plan(ABC):
         fed = f"a global batch of {self.global_batch} feeds at most {self.at(self.global_batch).workers_used}"
         return f"{self.workers_idle} of {self.world_size} workers idle: {fed}"
 
-    def communication_bound(self, sample_tokens: int | None = None) -> str:
+    def communication_bound(self, sample_tokens: int | None = None, fit: Fit = "unknown") -> str:
         """The one of `notes` about micro-batches of a single sample, or empty. A long sample is enough work."""
-        if self.world_size == 1 or self.max_micro_batch >= 2 or (sample_tokens or 0) >= _ENOUGH_TOKENS:
+        is_enough = self.max_micro_batch >= 2 or (sample_tokens or 0) >= _ENOUGH_TOKENS
+        if self.world_size == 1 or is_enough or fit == "too_large":
             return ""
         # A higher cap helps only where the cap, not the share, makes the micro-batch small.
-        raise_cap = "raise max_micro (bf16 and activation checkpointing save memory), or " if self.step_cost > 1 else ""
+        advice = "use fewer workers" if self.step_cost == 1 else _ADVICE[fit]
         size = f"{self.max_micro_batch}" + (f" ({sample_tokens:,} tokens)" if sample_tokens else "")
-        return f"micro-batch {size} is communication-bound under FSDP: {raise_cap}use fewer workers"
+        return f"micro-batch {size} is communication-bound under FSDP: {advice}"
 
     def _fewer_are_as_fast(self) -> str:
         fewest = self.fewest_workers_as_fast

@@ -29,6 +29,11 @@ def no_room(reach: Reach) -> str:
     )
 
 
+def usable_groups(reach: Reach) -> list[NodeGroup]:
+    """The groups, and the head, that have room for a worker."""
+    return [group for group in _existing(reach.cluster) if workers_on_node(group.resources, reach.taken)]
+
+
 def _existing(cluster: Cluster) -> list[NodeGroup]:
     return [group for group in (cluster.head, *cluster.groups) if group.max_nodes]
 

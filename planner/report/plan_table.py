@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from planner.plan import Plan
 from planner.plan.by_length import ByLength
+from planner.plan.plan import Fit
 from planner.report.text_columns import aligned, columns_of, hanging, spans, wrapped
 
 if TYPE_CHECKING:  # it imports numpy, which a plan without a cluster does not need
@@ -15,6 +16,7 @@ if TYPE_CHECKING:  # it imports numpy, which a plan without a cluster does not n
 _COLUMNS = ("GPUs", "used", "split", "micro-batch", "rounds", "cost", "efficiency")
 # The cost without exact bits, and what they add.
 _BITWISE_COLUMNS = (*_COLUMNS, "balanced cost", "split cost")
+_NOT_KNOWN: Mapping[int, Fit] = {}
 
 BY_LENGTH = "by length"
 """instead of a split, where the lengths of each step's samples decide it"""
@@ -49,6 +51,7 @@ def plan_table(
     *,
     extra: Sequence[Column] = (),
     sample_tokens: int | None = None,
+    fits: Mapping[int, Fit] = _NOT_KNOWN,
 ) -> list[str]:
     """Return a header, then a row per world size, then what would be a note of several rows.
 
@@ -58,13 +61,16 @@ def plan_table(
         mixes: the nodes of each world size, for a column of its own, or for the notes if the column does not fit.
         extra: more columns, which follow the plan's own.
         sample_tokens: tokens of each sample. None if that is not known.
+        fits: whether the micro-batches of each world size fit. Empty if that is not known.
     """
     own = _BITWISE_COLUMNS if any(plan.mode == "bitwise" for plan in plans) else _COLUMNS
     columns = (*own, *(column.title for column in extra))
     rows = [columns, *((*_cells(plan), *(column.cells[plan.world_size] for column in extra)) for plan in plans)]
     lines = aligned(rows, left={2})
-    shared = _shared(plans, sample_tokens)
-    warnings = [[text for text in plan.notes(sample_tokens) if text not in shared] for plan in plans]
+    fit_of = {plan.world_size: fits.get(plan.world_size, "unknown") for plan in plans}
+    shared = _shared(plans, sample_tokens, fit_of)
+    of_rows = [plan.notes(sample_tokens, fit_of[plan.world_size]) for plan in plans]
+    warnings = [[text for text in texts if text not in shared] for texts in of_rows]
     notes = ["; ".join(texts) for texts in warnings]
     if mixes is not None:
         nodes = [_nodes_text(mixes[plan.world_size], plan.world_size) for plan in plans]
@@ -83,11 +89,11 @@ def plan_table(
     return table
 
 
-def _shared(plans: Sequence[Plan], sample_tokens: int | None) -> dict[str, list[int]]:
+def _shared(plans: Sequence[Plan], sample_tokens: int | None, fits: Mapping[int, Fit]) -> dict[str, list[int]]:
     """The notes on communication that several rows have, which would fill the table. Text -> their world sizes."""
     found: dict[str, list[int]] = {}
     for plan in plans:
-        if text := plan.communication_bound(sample_tokens):
+        if text := plan.communication_bound(sample_tokens, fits[plan.world_size]):
             found.setdefault(text, []).append(plan.world_size)
     return {text: counts for text, counts in found.items() if len(counts) > 1}
 
@@ -120,6 +126,7 @@ def plan_json(
     more: Callable[[Plan], dict[str, object]] = lambda _plan: {},
     *,
     sample_tokens: int | None = None,
+    fits: Mapping[int, Fit] = _NOT_KNOWN,
 ) -> str:
     """A JSON list with one object per plan. The keys are a public interface (see docs/reference).
 
@@ -128,14 +135,17 @@ def plan_json(
         mixes: the nodes of each world size, for a key of its own.
         more: plan -> further keys of its object.
         sample_tokens: tokens of each sample. None if that is not known.
+        fits: whether the micro-batches of each world size fit. Empty if that is not known.
     """
-    objects = [{**plan_object(plan, sample_tokens), **more(plan)} for plan in plans]
+    objects = [
+        {**plan_object(plan, sample_tokens, fits.get(plan.world_size, "unknown")), **more(plan)} for plan in plans
+    ]
     if mixes is not None:
         objects = [{**made, "nodes": mixes[plan.world_size].nodes} for made, plan in zip(objects, plans, strict=True)]
     return json.dumps(objects, indent=1)
 
 
-def plan_object(plan: Plan, sample_tokens: int | None = None) -> dict[str, object]:
+def plan_object(plan: Plan, sample_tokens: int | None = None, fit: Fit = "unknown") -> dict[str, object]:
     """A plan as a JSON object. `sample_tokens` are those of each sample, None if that is not known."""
     return {
         "world_size": plan.world_size,
@@ -149,5 +159,5 @@ def plan_object(plan: Plan, sample_tokens: int | None = None) -> dict[str, objec
         "efficiency": plan.efficiency,
         "mode": plan.mode,
         "digest": plan.digest,
-        "warnings": list(plan.notes(sample_tokens)),
+        "warnings": list(plan.notes(sample_tokens, fit)),
     }

@@ -6,6 +6,7 @@ from planner.data.measured_memory import memory_of
 from planner.data.model_folder import ModelFolder
 from planner.job import Job
 from planner.job.memory import Device, JobMemory
+from planner.job.ways_out import Change, Misfit, WaysOut, ways_out
 from planner.plan.commit_size import NotKnown
 from planner.plan.memory import Footprint, SampleSize
 
@@ -22,6 +23,19 @@ def job_memory_here(
         longest: tokens of the longest sample of its data. None: as many as the job allows.
     """
     return memory_of(job, device, _measure, tell, longest=longest)
+
+
+def ways_out_here(misfit: Misfit, memory: JobMemory, tell: Callable[[str], None]) -> WaysOut:
+    """What a plan that does not fit could change. Models with other settings are measured as `job_memory_here` does.
+
+    `memory` is that of the job as it is, whose longest sample theirs have, too.
+    """
+
+    def measure(change: Change) -> JobMemory | NotKnown:
+        said = f"measuring {change.job.name} with {change.text}: some seconds, once on this machine"
+        return job_memory_here(change.job, memory.device, lambda _: tell(said), longest=memory.longest)
+
+    return ways_out(misfit, memory, measure)
 
 
 def _measure(

@@ -16,7 +16,8 @@ from planner.data.measured_memory import memory_of
 from planner.errors import UserError
 from planner.events.training import MicroBatchFitted
 from planner.job import Job, workers_of
-from planner.job.memory import JobMemory, gpu_need, largest_micro, largest_tokens, refusal, ways_out
+from planner.job.memory import JobMemory, gpu_need, largest_micro, largest_tokens, least_need, refusal
+from planner.job.ways_out import Misfit, WayOut, changes
 from planner.plan import BatchSizes, make_plan
 from planner.plan.commit_size import NotKnown
 from planner.train.footprint import footprint
@@ -94,19 +95,25 @@ def _fitting(
             return replace(sizes, max_micro=min(most, sizes.max_micro))
     elif gpu_need(memory, make_plan(sizes, world_size), num_bytes).total <= num_bytes:
         return sizes  # tokens decide what a micro-batch needs
-    workers, advice = workers_of(job), f"Try, in this order: {', '.join(ways_out(job))}"
-    if job.batch.max_tokens not in (None, "auto"):
-        advice = f"Lower batch.max_tokens. {advice}"
-    counts = range(world_size, min(workers.most, world_size + 64) + 1)
-    fits = next((count for count in counts if _fits(memory, sizes, count, num_bytes)), 0)
+    counts = range(world_size, max(min(workers_of(job).most, world_size + 64), world_size) + 1)
+    fits = next((count for count in counts if least_need(memory, sizes, count, num_bytes).total <= num_bytes), 0)
+    misfit = Misfit(job=job, sizes=sizes, world_size=world_size, num_bytes=num_bytes)
     if fits:
         raise UserError(
             f"batch.{job.batch.auto_cap} auto: with {world_size} workers one micro-batch does not fit into {device} "
-            f"({size_text(num_bytes)}), with {fits} it does. Write workers.min: {fits}. Else: {advice}"
+            f"({size_text(num_bytes)}), with {fits} it does. Write workers.min: {fits}. Else: "
+            f"{_advice(misfit, memory, misfit.smaller(memory))}"
         )
+    ways = [*misfit.smaller(memory), *replace(misfit, world_size=counts[-1]).more_gpus(memory)]
+    advice = _advice(misfit, memory, ways)
     raise UserError(f"batch.{job.batch.auto_cap} auto: {refusal(memory, sizes, counts, device, num_bytes)}. {advice}")
 
 
-def _fits(memory: JobMemory, sizes: BatchSizes, world_size: int, num_bytes: int) -> bool:
-    smallest = sizes if sizes.max_tokens is not None else replace(sizes, max_micro=1)
-    return gpu_need(memory, make_plan(smallest, world_size), num_bytes).total <= num_bytes
+def _advice(misfit: Misfit, memory: JobMemory, ways: list[WayOut]) -> str:
+    """What to do. A worker measures no other models, so it names the command that does."""
+    found = [f"With {way.change} it fits." for way in ways if way.fits]
+    if memory.device == "cpu":
+        tried = [*(change.text for change in changes(misfit.job)), "a smaller model.context", "more nodes"]
+        return " ".join([*found, f"Try, in this order: {', '.join(tried)}"])
+    lengths = " --lengths" if misfit.job.batch.max_tokens == "auto" else ""  # for the longest sample, as here
+    return " ".join([*found, f"planner plan JOB --gpu {misfit.num_bytes // 2**30}g{lengths} tries settings one by one"])

@@ -1,6 +1,7 @@
 """`planner plan --gpu`: what each row needs of a GPU, and `batch.max_micro: auto`."""
 
 import json
+import re
 import subprocess
 import sys
 from math import ceil
@@ -40,7 +41,7 @@ def test_a_table_says_what_fits(cli, job):
     header, rows = columns(done.out)
     assert header.split()[-2:] == ["memory", "fits"]
     assert ["!" in row for row in rows] == [True, True, True]
-    assert "! does not fit into l4-24g (24.2 GB)" in done.out
+    assert "! does not fit into l4-24g (24.2 GB)\nTried at 8 GPUs: batch.max_micro: 4 needs " in done.out
     assert "memory of a worker at 1 GPU: " in done.out
     assert "fits: the largest micro-batch that fits into l4-24g (24.2 GB) and saves a round" in done.out
     assert "measuring what gpus needs of memory, without a device: some seconds, once on this machine" in done.err
@@ -78,12 +79,46 @@ def test_auto_without_a_gpu_says_what_is_assumed(cli, job):
 
 
 def test_auto_that_fits_nowhere_is_refused(cli, job):
-    """With the nearest three, and the ways out."""
+    """With the nearest three, and what settings would save."""
     done = cli("plan", job, "--gpu", "4g", "--set", "batch.max_micro=auto")
     assert done.code == 2
     said = " ".join(done.err.split())
     assert "one sample does not fit into 4g (4.3 GB): 8 GPUs lack" in said
-    assert "Try, in this order: train.activation_checkpointing: selective, " in said
+    assert ". Tried at 8 GPUs: train.activation_checkpointing: selective needs " in said
+    assert "; train.activation_checkpointing: true on 15 GPUs (workers.max: 15) need 4.2 GB each (fits)" in said
+    assert said.endswith("; 64 GPUs need 6.0 GB each (does not fit)")
+
+
+def test_settings_are_tried_where_no_row_fits(cli, job):
+    """One of them fits. They are measured once on a machine, and bytes are at the row that lacks the least."""
+    changed = [part for text in ("batch.max_micro=1", "train.precision=fp32") for part in ("--set", text)]
+    command = ("plan", job, "--gpus", "1,2", "--gpu", "14g", *changed)
+    done = cli(*command)
+    said = "measuring gpus with train.precision: bf16: some seconds, once on this machine"
+    assert said in done.err
+    (line,) = [line for line in done.out.splitlines() if line.startswith("Tried at 2 GPUs: ")]
+    assert re.match(r"Tried at 2 GPUs: train.precision: bf16 needs \d+\.\d GB \(does not fit\); .* \(fits\); ", line)
+    again = cli(*command, "--json")
+    assert again.err == ""
+    first, second = (row["memory"] for row in json.loads(again.out))
+    assert first["ways_out"] == []
+    assert second["ways_out"][0]["change"] == "train.precision: bf16"
+    assert [way["fits"] for way in second["ways_out"]].count(True) >= 1
+    assert all(way["fits"] == (way["needed_bytes"] <= second["gpu_bytes"]) for way in second["ways_out"])
+
+
+def test_where_some_rows_fit_nothing_is_tried(cli, job):
+    """Rows with more GPUs are a way out. The command that tries the others is named."""
+    options = ("--gpu", "l4", "--set", "batch.max_micro=1")
+    out = cli("plan", job, "--gpus", "1-8", *options).out
+    assert "Tried at" not in out
+    assert "! does not fit into l4-24g (24.2 GB). planner plan JOB --gpus 1 --gpu l4-24g tries what would" in out
+    assert "no larger one fits, so save memory" not in out
+    out = cli("plan", job, "--gpus", "2,8", *options).out
+    assert "!" not in out
+    auto = cli("plan", job, "--gpus", "1-3", "--gpu", "18g", "--set", "batch.max_micro=auto").out
+    assert " ! " in auto
+    assert "raise max_micro" not in auto
 
 
 def test_a_gpu_that_is_not_known_is_refused(cli, job):
@@ -230,3 +265,67 @@ def test_with_rates_auto_tokens_are_those_of_the_measured_run(cli, chats, tmp_pa
     assert (
         "batch.max_tokens auto: the table has the micro-batches of the measured run" in cli("plan", chats, *asked).out
     )
+
+
+# -- the GPUs of a cluster file
+
+CLUSTER = """\
+cluster_name: small
+max_workers: 6
+provider: {type: aws}
+head_node_type: head
+available_node_types:
+  head: {resources: {CPU: 0, GPU: 0}, node_config: {}}
+  one: {max_workers: 3, node_config: {InstanceType: FIRST}}
+  four: {max_workers: 2, resources: {CPU: 32, GPU: 4}, node_config: {InstanceType: SECOND}}
+"""
+
+
+@pytest.fixture
+def on_cluster(cli, job, tmp_path):
+    """Plans on a cluster with two instance types."""
+
+    def call(first, second, *more):
+        (tmp_path / "cluster.yaml").write_text(CLUSTER.replace("FIRST", first).replace("SECOND", second))
+        return cli("plan", job, "--gpus", "1,8", "--cluster", "cluster.yaml", "--set", "workers.gpus=1", *more)
+
+    return call
+
+
+def test_the_gpu_of_a_cluster_file_is_taken(on_cluster):
+    """With where it is from. `--gpu` replaces it. Models that are not here do not end the plan."""
+    out = on_cluster("g5.xlarge", "g5.12xlarge").out
+    assert "\nGPUs: a10g-24g (InstanceType g5.xlarge and g5.12xlarge)\n" in out
+    assert "fits: the largest micro-batch that fits into a10g-24g (24.1 GB)" in out
+    mixed = on_cluster("p3.2xlarge", "p4d.24xlarge").out
+    assert (
+        "GPUs: v100-16g or a100-40g (InstanceType p3.2xlarge and p4d.24xlarge). Memory below is that of v100" in mixed
+    )
+    assert "fits into v100-16g (17.2 GB)" in mixed
+    named = on_cluster("g5.xlarge", "g5.12xlarge", "--gpu", "h100").out
+    assert "fits into h100-80g" in named
+    assert "a10g" not in named
+    (one, _) = json.loads(on_cluster("g5.xlarge", "g5.12xlarge", "--json").out)
+    assert one["memory"]["gpu"] == "a10g-24g"
+    absent = on_cluster("g5.xlarge", "g5.12xlarge", "--set", "model={kind: hf, path: nobody/nothing, context: 8}")
+    assert absent.code == 0, absent.err
+    assert "memory not known: nobody/nothing is not on this machine" in absent.out
+
+
+def test_a_gpu_that_a_cluster_file_does_not_name_is_not_guessed(on_cluster):
+    """If only some groups name theirs, the others are told. Workers on CPUs need no GPU."""
+    out = on_cluster("g5.xlarge", "trn1.32xlarge").out
+    assert "\nGPUs of four: not known. --gpu NAME shows what fits\n" in out
+    assert "memory of a worker" not in out
+    out = on_cluster("g5.xlarge", "g5.12xlarge", "--set", "workers.gpus=0").out
+    assert "memory of a worker" not in out
+    assert "GPUs: " not in out
+
+
+def test_auto_on_a_cluster_that_is_too_small_is_told(on_cluster):
+    """The rows are there. A run would be refused."""
+    done = on_cluster("g4dn.xlarge", "g4dn.12xlarge", "--gpus", "1", "--set", "batch.max_micro=auto")
+    assert done.code == 0, done.err
+    said = " ".join(done.out.split())
+    assert "batch.max_micro auto: a run would be refused, since one sample does not fit into t4-16g" in said
+    assert "planner plan JOB --gpus 1 --gpu t4-16g tries what would" in said

@@ -93,7 +93,7 @@ def test_plan(printed):
         assert set(plan["step_parts"]) == set(re.findall(r"`(\w+_s)`", table_row("step_parts")))
     cluster = "--set workers.gpus=1 --set workers.max=32 --cluster cluster.yaml"
     for plan in printed(f"planner plan jobs/demo.yaml {cluster}"):
-        check("planner plan", plan, without=LENGTHS | RATES | MEMORY)
+        check("planner plan", plan, without=LENGTHS | RATES)
     for plan in printed("planner plan jobs/demo.yaml --lengths"):
         check("planner plan", plan, without=ON_CLUSTER | RATES | MEMORY)
         assert set(plan["lengths"]["padded"]) == {"mean", "p95", "worst", "rounds"}

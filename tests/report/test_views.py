@@ -117,6 +117,21 @@ def test_what_several_rows_would_say_of_communication_is_told_once_below():
     assert "micro-batch 1 (512 tokens) is" in plan_table(plans(2, 3, max_micro=1), sample_tokens=512)[-1]
 
 
+def test_a_larger_micro_batch_is_no_advice_where_none_fits():
+    """Rows that do not run have no note on their speed."""
+    few, many = "save memory (bf16, activation checkpointing) or use fewer workers", "raise max_micro"
+    table = plan_table(plans(2, 3, 5, 64, max_micro=1), fits={2: "too_large", 3: "full", 64: "full"})
+    notes = [line.partition("%")[2] for line in table[1:]]
+    said = "micro-batch 1 is communication-bound under FSDP: "
+    assert notes[0] == ""
+    assert notes[1].strip() == f"{said}no larger one fits, so {few}"
+    assert notes[2].strip().startswith(f"{said}{many}")
+    assert notes[3].strip() == f"{said}use fewer workers"
+    two, three, *_ = json.loads(plan_json(plans(2, 3, max_micro=1), fits={2: "too_large", 3: "full"}))
+    assert two["warnings"] == []
+    assert three["warnings"] == [f"{said}no larger one fits, so {few}"]
+
+
 def test_further_columns_follow_the_plans_own():
     """Aligned to the right, before the notes, and with the nodes behind them."""
     extra = [Column(title="s", cells={9: "~1", 5: "12"}), Column(title="memory", cells={9: "a", 5: "b"})]
