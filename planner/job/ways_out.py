@@ -4,6 +4,7 @@ Settings are tried one by one in a fixed order, each alone, until one fits. If n
 until they fit together. Measuring takes seconds, so a caller's function is called only where that rule needs it.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -22,6 +23,7 @@ from planner.plan.factory import MAX_WORKERS
 
 MOST_GPUS = 8
 """times the GPUs of a plan: the most that are looked at"""
+_CAP_STEP = 64
 _LORA: Mapping[str, Any] = {}
 
 
@@ -145,19 +147,27 @@ class Misfit:
 
         `before` are settings that this is added to.
         """
-        sizes, sample = self.sizes, memory.found.sample
-        if sizes.max_tokens is not None:
-            longest = sample.rows * sample.tokens
-            if memory.row_tokens <= longest:
-                return []
-            memory = replace(memory, row_tokens=longest)
-            sizes, text = replace(sizes, max_tokens=longest), f"batch.max_tokens: {longest}"
-        elif self.job.batch.max_micro == "auto" or make_plan(sizes, self.world_size).max_micro_batch == 1:
+        if self.sizes.max_tokens is not None:
+            return self._fewer_tokens(memory, before)
+        if self.job.batch.max_micro == "auto" or make_plan(self.sizes, self.world_size).max_micro_batch == 1:
             return []
-        else:
-            most = largest_micro(memory, sizes, self.world_size, self.num_bytes) or 1
-            sizes, text = replace(sizes, max_micro=most), f"batch.max_micro: {most}"
-        return [replace(self, sizes=sizes).way(_joined(before, text), memory)]
+        most = largest_micro(memory, self.sizes, self.world_size, self.num_bytes) or 1
+        sizes = replace(self.sizes, max_micro=most)
+        return [replace(self, sizes=sizes).way(_joined(before, f"batch.max_micro: {most}"), memory)]
+
+    def _fewer_tokens(self, memory: JobMemory, before: str) -> list[WayOut]:
+        """As `smaller`. Caps are whole multiples of 64, or the longest sample."""
+        longest = memory.found.sample.rows * memory.found.sample.tokens
+        if memory.row_tokens <= longest:
+            return []
+
+        def way(cap: int) -> WayOut:
+            sizes, text = replace(self.sizes, max_tokens=cap), _joined(before, f"batch.max_tokens: {cap}")
+            return replace(self, sizes=sizes).way(text, replace(memory, row_tokens=cap))
+
+        caps = range(_CAP_STEP * (longest // _CAP_STEP + 1), memory.row_tokens, _CAP_STEP)
+        fitting = bisect_left(caps, True, key=lambda cap: not way(cap).fits)
+        return [way(caps[fitting - 1] if fitting else longest)]
 
     def more_gpus(self, memory: JobMemory, before: str = "") -> list[WayOut]:
         """The fewest GPUs with which it fits, else the most that are looked at. More than samples help nothing."""
