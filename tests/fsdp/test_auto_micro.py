@@ -1,5 +1,7 @@
 """`batch.max_micro: auto` on real workers: what fits is found by each group, and the training is the same."""
 
+from dataclasses import replace
+
 import pytest
 from verifiers import audited, run_script
 from worker_functions import make_job, records, run_job
@@ -75,3 +77,22 @@ def test_more_workers_that_would_fit_are_named(workers, texts, tmp_path):
     assert room < room_for(job, 1, 1)
     with pytest.raises(UserError, match=r"with 3 it does. Write workers.min: 3"):
         workers.run(with_room, 1, room, job, url)
+
+
+def test_a_gpu_that_is_too_small_is_told_how_to_find_a_way_out(texts):
+    """Workers measure no other models. How many GPUs would do is arithmetic."""
+    from planner.job import batch_sizes
+
+    job = auto_job(texts, workers={"max": 2})
+    memory = memory_of(job, "cuda", footprint)
+    room = 2**30 * 3
+    large = replace(memory.found.units.blocks[0], trained=10**9)
+    units = replace(memory.found.units, blocks=(large,) * len(memory.found.units.blocks))
+    memory = replace(memory, found=replace(memory.found, units=units))
+    said = (
+        r"one sample does not fit into NVIDIA L4 .*2 GPUs lack .* planner plan JOB --gpu 3g tries settings one by one"
+    )
+    with pytest.raises(UserError, match=said):
+        auto_micro._fitting(job, memory, batch_sizes(job), 2, "NVIDIA L4", room)
+    with pytest.raises(UserError, match=r"With 2 GPUs \(workers.max: 2\) it fits\. planner plan JOB --gpu 20g tries"):
+        auto_micro._fitting(auto_job(texts, workers={"max": 1}), memory, batch_sizes(job), 1, "NVIDIA L4", 20 * 2**30)
