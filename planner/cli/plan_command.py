@@ -32,6 +32,7 @@ from planner.report.cost_text import Costs, cost_columns, cost_keys, cost_lines,
 from planner.report.length_table import length_keys, length_lines
 from planner.report.memory_text import (
     AUTO,
+    AUTO_OF_RATES,
     AUTO_WITHOUT_GPU,
     PlanMemory,
     memory_columns,
@@ -102,9 +103,9 @@ def plan(
     spec = read_job(job, set_ or [])
     asked = None if gpus is None else parse_counts(gpus)
     there = None if cluster is None else _on_cluster(cluster, spec, asked, gpu)
-    found, memory = _rows(spec, asked, gpu, there, has_prices=prices is not None)
     on_a_node = None if there is None else there.workers_on_a_node
     timed = None if rates is None else plan_rates(spec, rates, prices, gpu, on_a_node)
+    found, memory = _rows(spec, asked, gpu, there, timed)
     shown = _Shown(
         job=spec,
         plans=found,
@@ -194,6 +195,8 @@ def _auto_note(shown: _Shown) -> str:
     """What the table assumes of `max_micro: auto`. Empty without it, and if memory is known."""
     if shown.job.batch.max_micro != "auto" or isinstance(shown.memory, PlanMemory):
         return ""
+    if shown.timed is not None:
+        return AUTO_OF_RATES
     return AUTO_WITHOUT_GPU if shown.memory is None else AUTO
 
 
@@ -211,9 +214,9 @@ def _more_keys(shown: _Shown, plan: Plan) -> dict[str, object]:
 
 
 def _rows(
-    job: Job, asked: Sequence[int] | None, gpu: str | None, there: "OnCluster | None", *, has_prices: bool
+    job: Job, asked: Sequence[int] | None, gpu: str | None, there: "OnCluster | None", timed: PlanRates | None
 ) -> tuple[list[Plan], PlanMemory | NotKnown | None]:
-    """A plan for each row, and what it needs of a GPU. With `max_micro: auto`, it has what fits.
+    """A plan for each row, and what it needs of a GPU. With `max_micro: auto`, it has what fits, or what rates say.
 
     A price list may name GPUs that planner does not know. Their memory is not known then.
 
@@ -221,8 +224,10 @@ def _rows(
         UserError: `batch.max_micro` is `auto`, and nothing fits into the GPU that the user names.
     """
     found = plans(job, asked if there is None else there.counts)
+    if timed is not None and job.batch.max_micro == "auto":
+        found = list(map(timed.found, found))
     memory: PlanMemory | NotKnown | None = None
-    if gpu is not None and has_prices and not has_kind(gpu):
+    if gpu is not None and timed is not None and timed.offers and not has_kind(gpu):
         why = f"planner does not know the GPU {gpu}. Use its memory, such as --gpu 24g, without --prices"
         memory = NotKnown(reason=why)
     elif gpu is not None:

@@ -5,6 +5,7 @@ A `History` is frozen: each event makes a new one. Times are seconds on one cloc
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import fmean, median
 from typing import Any, NamedTuple, Self
 
@@ -12,6 +13,7 @@ from planner.elastic.mistakes import GaveUp, Mistake, why_final
 from planner.events.event import Event
 from planner.events.failures import GivesUp, Held, NodeLeftOut, WorkersFailed
 from planner.plan import FIRST_ROUND_S, BatchSizes, CapacityAt, ResizeCost, Speeds, make_plan
+from planner.plan.lowered_caps import Caps
 
 _REMEMBERED_CHANGES = 256
 _REMEMBERED_STEPS = 20
@@ -80,6 +82,9 @@ class History:
     capacity: tuple[CapacityAt, ...] = ()
     steps: Mapping[int, tuple[MeasuredStep, ...]] = field(default_factory=dict)
     """world size -> its last typical steps, oldest first"""
+    caps: Mapping[int, Caps] = field(default_factory=dict)
+    """world size -> the caps on micro-batches of its last group, once it has reported a step. `batch.max_micro: auto`
+    and lowered caps give each group its own"""
     first_step_times: Mapping[int, float] = field(default_factory=dict)
     """world size -> seconds of the first step of the last group of that size. It is not typical, and often slower"""
     earlier_sample_s: float = 0.0
@@ -131,8 +136,23 @@ class History:
             num_fruitless=0 if step > self.best_step else self.num_fruitless,
             mistake=None if step > self.best_step else self.mistake,
         )
+        world_size = int(metrics["world_size"])
+        if max_micro := metrics.get("max_micro"):
+            history = history.with_caps(world_size, Caps(max_micro=max_micro, max_tokens=metrics["max_tokens"]))
         # A new group reports 0 until its first commit.
-        return history.after_commit(int(metrics["world_size"]), float(metrics["commit_s"]))
+        return history.after_commit(world_size, float(metrics["commit_s"]))
+
+    def with_caps(self, world_size: int, caps: Caps) -> Self:
+        """A copy with the caps of a group. Steps of this size with others are forgotten: they had other rounds."""
+        if self.caps.get(world_size) == caps:
+            return self
+        others = {size: steps for size, steps in self.steps.items() if size != world_size}
+        return replace(self, caps={**self.caps, world_size: caps}, steps=others)
+
+    def sizes_at(self, world_size: int) -> BatchSizes:
+        """The batch sizes with the caps of the last group of this size. The job's, if none has reported a step."""
+        caps = self.caps.get(world_size, Caps.of(self.sizes))
+        return replace(self.sizes, max_micro=caps.max_micro, max_tokens=caps.max_tokens)
 
     def after_commit(self, world_size: int, seconds: float) -> Self:
         """A copy after a commit by `world_size` workers. 0 seconds means that there was none."""
@@ -174,7 +194,7 @@ class History:
         times = {**self.first_step_times, world_size: seconds}
         return replace(self, first_step_s=max(self.first_step_s, since_start_s), first_step_times=times)
 
-    @property
+    @cached_property
     def speeds(self) -> Speeds:
         """The median seconds per step of every world size seen, and in collectives, for a step of mean cost."""
         mean = self._mean_cost
@@ -182,7 +202,11 @@ class History:
             size: median(step.seconds * (mean / step.cost) for step in steps) for size, steps in self.steps.items()
         }
         waited = {size: median(step.waited for step in steps) for size, steps in self.steps.items()}
-        return Speeds(measured=medians, waited={size: medians[size] * part for size, part in waited.items() if part})
+        return Speeds(
+            measured=medians,
+            plans={size: make_plan(self.sizes_at(size), size) for size in medians},
+            waited={size: medians[size] * part for size, part in waited.items() if part},
+        )
 
     @property
     def _mean_cost(self) -> float:
@@ -193,7 +217,7 @@ class History:
         """Seconds per step, measured at this size or fitted from others. 0 before any step."""
         if not self.steps:
             return 0.0
-        return self.speeds.seconds_per_step(make_plan(self.sizes, world_size))
+        return self.speeds.seconds_per_step(make_plan(self.sizes_at(world_size), world_size))
 
     @property
     def is_speed_measured(self) -> bool:
@@ -304,7 +328,7 @@ class History:
 
     def after_lowered_cap(self) -> Self:
         """A copy that has measured no step: those had larger micro-batches, and so fewer rounds."""
-        return replace(self, steps={}, first_step_times={})
+        return replace(self, steps={}, first_step_times={}, caps={})
 
     def bad_nodes(self, now_s: float) -> tuple[str, ...]:
         """Nodes whose workers died three times within an hour, sorted."""

@@ -26,7 +26,7 @@ def decide(state: Running, room: int, now_s: float) -> Decision:
 def _situation(known: ControllerContext, size: int, now_s: float) -> Situation:
     rules, history = known.rules, known.history
     return Situation(
-        plan=make_plan(known.sizes, size),
+        plan=make_plan(known.sizes_at(size), size),
         capacity=history.capacity,
         speeds=_speeds(known, size),
         cost=history.cost,
@@ -42,7 +42,7 @@ def _speeds(known: ControllerContext, size: int) -> Speeds:
     if not known.rules.on_one_machine:
         return speeds
     present = {w: seconds for w, seconds in speeds.measured.items() if w == size}
-    return Speeds(measured=present, on_one_machine=True)
+    return Speeds(measured=present, plans=speeds.plans, on_one_machine=True)
 
 
 def longest_warming_s(known: ControllerContext) -> float:

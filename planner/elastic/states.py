@@ -69,13 +69,15 @@ class ControllerContext:
         """The newest step that may be in memory alone. A run that ends commits it first, if a group can start."""
         return max(self.held_only_step, self.maybe_held_step)
 
-    @property
-    def sizes(self) -> BatchSizes:
-        """The batch sizes to predict steps with: the job's, with all caps that were lowered.
+    def sizes_at(self, world_size: int) -> BatchSizes:
+        """The batch sizes to predict steps with: those of the last group of this size.
 
-        A group without a device of such a kind has larger micro-batches, and fewer rounds. So limits on silence follow
-        from the job's sizes: they are the longer ones.
+        Before it has reported a step, they are the job's with all caps that were lowered. A group without a device of
+        such a kind has larger micro-batches, and fewer rounds. So limits on silence follow from the job's sizes: they
+        are the longer ones.
         """
+        if world_size in self.history.caps:
+            return self.history.sizes_at(world_size)
         return lowered_sizes(self.rules.sizes, self.memory.caps.lowered)
 
     def telling(self, *events: Event) -> Self:

@@ -11,7 +11,8 @@ from planner.files.cluster_section import CheckedMapping
 from planner.files.loader import BoundedLoader, Unreadable, YamlMistake, document, read_text
 from planner.files.messages import Mistake, cut, listed
 from planner.plan import BatchSizes
-from planner.plan.factory import MAX_WORKERS
+from planner.plan.factory import MAX_MICRO, MAX_TOKENS, MAX_WORKERS
+from planner.plan.lowered_caps import Caps
 from planner.plan.rates import Rates, Setting, SizeTimes
 from planner.plan.step_time import NOTHING, StepModel, Term, Traffic, compute_by_flops
 
@@ -64,7 +65,14 @@ def rates_text(rates: Rates) -> str:
         },
         "node_workers": model.node_workers,
         "measured": [
-            {"world_size": each.world_size, "steps": each.steps, "seconds": each.seconds, "waited_s": each.waited_s}
+            {
+                "world_size": each.world_size,
+                "steps": each.steps,
+                "seconds": each.seconds,
+                "waited_s": each.waited_s,
+                "max_micro": each.caps.max_micro,
+                "max_tokens": each.caps.max_tokens,
+            }
             for each in rates.measured
         ],
     }
@@ -114,18 +122,19 @@ def _mapping(text: str) -> dict[Any, Any]:
 
 
 def _rates(root: CheckedMapping) -> Rates | None:
-    model, sizes = _model(root), _sizes(root)
+    model, found = _model(root), _sizes(root)
+    sizes = found or BatchSizes(global_batch=1, max_micro=1)
     rates = Rates(
         run=_text(root, "run"),
         job=_text(root, "job"),
         settings=_settings(root.optional("settings")),
-        sizes=sizes or BatchSizes(global_batch=1, max_micro=1),
+        sizes=sizes,
         model=model,
-        measured=_measured(root),
+        measured=_measured(root, Caps.of(sizes)),
         sample_tokens=None if root.values.get("sample_tokens") is None else _read_term(root, "sample_tokens"),
         epoch_samples=root.whole("epoch_samples", 0),
     )
-    return None if sizes is None else rates
+    return None if found is None else rates
 
 
 def _text(root: CheckedMapping, key: str) -> str:
@@ -250,7 +259,7 @@ def _node_workers(root: CheckedMapping) -> int | None:
     return root.whole("node_workers") or None
 
 
-def _measured(root: CheckedMapping) -> tuple[SizeTimes, ...]:
+def _measured(root: CheckedMapping, caps: Caps) -> tuple[SizeTimes, ...]:
     if not root.values.get("measured"):
         return ()
     found: dict[int, SizeTimes] = {}
@@ -263,5 +272,24 @@ def _measured(root: CheckedMapping) -> tuple[SizeTimes, ...]:
             steps=each.whole("steps", 0),
             seconds=each.number("seconds", "Write a number above 0", least=1e-12),
             waited_s=each.number("waited_s", _NUMBER, 0.0),
+            caps=_caps(each, caps),
         )
     return tuple(found[size] for size in sorted(found))
+
+
+def _caps(section: CheckedMapping, default: Caps) -> Caps:
+    """The caps of one world size. Those of `batch`, if the section has none."""
+    max_micro = _cap(section, "max_micro", MAX_MICRO, default.max_micro)
+    if default.max_tokens is not None:
+        return Caps(max_micro=max_micro, max_tokens=_cap(section, "max_tokens", MAX_TOKENS, default.max_tokens))
+    if section.values.get("max_tokens") is not None:
+        section.refuse("max_tokens", "Remove it, or write batch.max_tokens, too")
+    return Caps(max_micro=max_micro)
+
+
+def _cap(section: CheckedMapping, key: str, most: int, default: int) -> int:
+    found = section.whole(key, default)
+    if 1 <= found <= most:
+        return found
+    section.refuse(key, f"Write a number from 1 to {most}")
+    return default

@@ -56,6 +56,10 @@ class ByLength(Plan):
         (most,) = self.costs([self.max_tokens], [self.max_tokens**2])
         return min(most * self.workers_used / step_cost, self.workers_used)
 
+    def splits_like(self, other: Plan) -> bool:
+        """As `Plan.splits_like`. Both caps may decide."""
+        return self.digest == other.digest
+
     @abstractmethod
     def _assigned(self, lengths: SampleLengths) -> Assignment:
         """By the rule of the mode."""

@@ -40,6 +40,11 @@ class BatchSizes:
         if self.attention_at is not None and self.max_tokens is None:
             raise PlanError("batch.attention_at is set, and batch.max_tokens is not. Set both, or remove attention_at")
 
+    @property
+    def apart_from_caps(self) -> tuple[int, Mode, int | None, bool]:
+        """What jobs that differ only in their caps share: G, what is equal, what attention costs, if tokens count."""
+        return self.global_batch, self.equality, self.attention_at, self.max_tokens is not None
+
 
 def make_plan(batch: BatchSizes, world_size: int, layout_version: int | None = None) -> Plan:
     """The plan for `world_size` workers: a `ByLength` if there is a cap on tokens.

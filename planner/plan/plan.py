@@ -144,6 +144,10 @@ class Plan(ABC):
         """This job's plan at another world size."""
         return replace(self, world_size=world_size)
 
+    def splits_like(self, other: "Plan") -> bool:
+        """Whether workers compute the same micro-batches by both plans, of one job at one world size."""
+        return (self.accumulation_steps, self.max_micro_batch) == (other.accumulation_steps, other.max_micro_batch)
+
     def micro_batch(self, rank: int, accumulation_step: int) -> range:
         """The half-open range of the global batch that `rank` computes in one round. Empty for a ghost.
 

@@ -21,6 +21,8 @@ class Speeds:
 
     measured: Mapping[int, float] = field(default_factory=dict)
     """world size -> median seconds per step"""
+    plans: Mapping[int, Plan] = field(default_factory=dict)
+    """world size -> the plan that was measured there. A size that is not in it had the plan of the job that is asked"""
     waited: Mapping[int, float] = field(default_factory=dict)
     """world size -> seconds of such a step in collectives. Only sizes where that is known"""
     model: StepModel | None = None
@@ -39,10 +41,15 @@ class Speeds:
         Between two measured costs it lies between their times, where the model puts it. Beyond them it is the model's
         time, scaled to meet the nearest measurement. With nothing measured and no model it is one second per sample of
         cost, so only ratios mean anything.
+
+        Times that were measured with other micro-batches, and so with more or fewer rounds, are first scaled as the
+        model's time is.
         """
-        if plan.world_size in self.measured:
+        if self.has(plan):
             return self.measured[plan.world_size]
         law = self.law(plan)
+        if plan.world_size in self.measured:
+            return self._seconds_at(plan, law)
         modelled, points = law.seconds_per_step(plan), self._by_cost(plan, law)
         below = [point for point in points if point.cost <= plan.work]
         above = [point for point in points if point.cost >= plan.work]
@@ -50,6 +57,20 @@ class Speeds:
             return _between(below[-1], above[0], plan.work, modelled)
         nearest = next(iter([*below[-1:], *above[:1]]), None)
         return modelled if nearest is None else nearest.seconds * modelled / nearest.modelled
+
+    def has(self, plan: Plan) -> bool:
+        """Whether this very plan was measured."""
+        return plan.world_size in self.measured and self._measured_plan(plan).splits_like(plan)
+
+    def _measured_plan(self, plan: Plan) -> Plan:
+        return self.plans.get(plan.world_size, plan)
+
+    def _seconds_at(self, plan: Plan, law: StepModel) -> float:
+        """Seconds of a plan whose world size was measured."""
+        was, seconds = self._measured_plan(plan), self.measured[plan.world_size]
+        if was.splits_like(plan):
+            return seconds
+        return seconds * law.seconds_per_step(plan) / law.seconds_per_step(was)
 
     def most_seconds_per_step(self, plan: Plan) -> float:
         """Seconds per step that a limit must allow for: `seconds_per_step`, and no less than what the cost says.
@@ -67,17 +88,15 @@ class Speeds:
         """The step model: the given one, or its fit to what is measured for plans of this job."""
         return self.model or fit(
             [
-                MeasuredSize(plan=plan.at(size), seconds=seconds, waited_s=self.waited.get(size))
+                MeasuredSize(plan=self._measured_plan(plan.at(size)), seconds=seconds, waited_s=self.waited.get(size))
                 for size, seconds in self.measured.items()
             ]
         )
 
     def _by_cost(self, plan: Plan, law: StepModel) -> "list[_Point]":
         """The measured sizes by rising cost. World sizes of equal work are one point."""
-        found = []
-        for world_size, seconds in self.measured.items():
-            there = plan.at(world_size)
-            found.append(_Point(there.work, seconds, law.seconds_per_step(there)))
+        theirs = map(plan.at, self.measured)
+        found = [_Point(there.work, self._seconds_at(there, law), law.seconds_per_step(there)) for there in theirs]
         groups = (list(group) for _, group in groupby(sorted(found), key=lambda point: point.cost))
         return [
             _Point(group[0].cost, fmean(p.seconds for p in group), fmean(p.modelled for p in group)) for group in groups

@@ -95,6 +95,7 @@ def _origin_text(found: PlanRates, costs: Costs) -> str:
     fitted = sorted(each.world_size for each in found.rates.measured)
     words = {
         "measured": "measured at {}",
+        "rounds": "measured with other micro-batches at {}, and scaled by the step model",
         "between": "between measured costs at {}",
         "beyond": "extrapolated by the step model at {}",
         "model": "by the step model alone at {}",

@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 
+from planner.plan import Plan
+from planner.plan.by_length import ByLength
 from planner.plan.rates import Rates
 from planner.plan.step_time import Term
 from planner.report.text_columns import aligned, hanging, wrapped
 from planner.runner.fit_run import FittedRun
 from planner.story.step_times import StepTimes
 
-_SIZES = ("workers", "steps", "s/step", "in collectives", "model", "residual")
+_SIZES = ("workers", "steps", "micro-batch", "s/step", "in collectives", "model", "residual")
 _FEW_STEPS = 10
 _GIGA = 1e9
 
@@ -16,11 +18,8 @@ _GIGA = 1e9
 def fit_lines(found: FittedRun, width: int | None) -> list[str]:
     """A heading, the table of sizes, the terms, and what to know of them."""
     rates, times = found.rates, found.times
-    sizes = rates.sizes
-    caps = f"{sizes.max_micro} samples" + (f" and {sizes.max_tokens:,} tokens" if sizes.max_tokens else "")
-    heading = f"{rates.job}: global batch {sizes.global_batch}, at most {caps} in a micro-batch"
     return [
-        *wrapped(heading, width),
+        *wrapped(f"{rates.job}: global batch {rates.sizes.global_batch}", width),
         "",
         *aligned([_SIZES, *_size_rows(rates)]),
         "",
@@ -36,6 +35,7 @@ def _size_rows(rates: Rates) -> list[tuple[str, ...]]:
         (
             str(each.world_size),
             f"{each.steps:,}",
+            _micro_batch(each.plan(rates.sizes)),
             f"{each.seconds:.3g}",
             f"{each.waited_s / each.seconds:.0%}" if each.waited_s else "-",
             f"{each.seconds * (1 + residuals[each.world_size]):.3g}",
@@ -43,6 +43,11 @@ def _size_rows(rates: Rates) -> list[tuple[str, ...]]:
         )
         for each in rates.measured
     ]
+
+
+def _micro_batch(plan: Plan) -> str:
+    """The largest one in samples, or the cap in tokens."""
+    return f"{plan.max_tokens:,} tokens" if isinstance(plan, ByLength) else str(plan.max_micro_batch)
 
 
 def _terms(rates: Rates) -> list[tuple[str, str]]:
@@ -86,5 +91,7 @@ def _notes(rates: Rates, times: StepTimes) -> Sequence[str]:
         if rate:
             notes.append(f"compute is {rate / 1e12:.3g} TFLOP/s per worker{peak} (model FLOPs).")
     if times.left_out:
-        notes.append(f"{times.left_out:,} steps with other batch sizes, model, data or recipe are left out.")
+        notes.append(f"{times.left_out:,} steps with another batch, model, data or recipe are left out.")
+    if times.other_caps:
+        notes.append(f"{times.other_caps:,} steps are left out: their world size had other micro-batches later.")
     return notes

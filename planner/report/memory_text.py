@@ -22,6 +22,11 @@ AUTO = (
 """for plans whose memory is not known"""
 AUTO_WITHOUT_GPU = f"{AUTO} planner plan JOB --gpu NAME shows what fits"
 """for plans that are made without devices"""
+AUTO_OF_RATES = (
+    "batch.max_micro auto: the table has the micro-batches of the measured run. At counts that it did not have, they "
+    "are those of the next smaller one."
+)
+"""for plans with rates"""
 _NAMES = {
     "weights": "weights",
     "optimizer": "optimizer",

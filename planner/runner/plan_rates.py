@@ -56,6 +56,10 @@ class PlanRates:
     on_a_node: Mapping[int, int] | None
     """world size -> the workers on the fullest node of the cluster. None without a cluster"""
 
+    def found(self, plan: Plan) -> Plan:
+        """The plan with the largest micro-batch of the measured run's group of that size (`Rates.found_caps`)."""
+        return replace(plan, max_micro=self.rates.found_caps(plan.world_size).max_micro)
+
     def cost(self, plan: Plan) -> PlanCost:
         """What a plan of the job costs."""
         origin, parts = self.rates.origin(plan, self.sizes), self._placed(plan).parts(plan)
@@ -152,7 +156,7 @@ def _notes(rates: Rates, job: Job, sizes: BatchSizes, *, has_prices: bool) -> li
     places = [f"{key} {there[key]}" for key in here if absolute_url(str(there[key])) != absolute_url(str(here[key]))]
     if places:
         notes.append(f"The rates were measured with {', '.join(places)}. They hold here if the samples are as long.")
-    if sizes != rates.sizes:
+    if sizes.apart_from_caps != rates.sizes.apart_from_caps:
         was = rates.sizes
         caps = [f"{was.max_micro} samples", *([f"{was.max_tokens:,} tokens"] if was.max_tokens else [])]
         notes.append(

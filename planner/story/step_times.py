@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from planner.plan import BatchSizes
+from planner.plan.lowered_caps import Caps
 from planner.plan.rates import SizeTimes
 from planner.provenance.identity import recorded_sizes
 from planner.store.records import CommitRecord, GenerationRecord, MeasurementRecord, Record, StepRecord
@@ -34,7 +35,9 @@ class StepTimes:
     num_steps: int
     """all steps that were computed, also those that were done again"""
     left_out: int
-    """steps of generations with other batch sizes, another model or another recipe"""
+    """steps of generations with another batch, model or recipe"""
+    other_caps: int
+    """steps of a world size that had other micro-batches later, so that those count"""
 
 
 class StepTimesFold:
@@ -43,10 +46,12 @@ class StepTimesFold:
     def __init__(self) -> None:
         self._header: GenerationRecord | None = None
         self._left_out = self._num_steps = 0
-        self._forget()
+        self._forget_all()
 
-    def _forget(self) -> None:
+    def _forget_all(self) -> None:
         self._left_out += self._num_steps
+        self._other_caps = 0
+        self._caps: dict[int, Caps] = {}
         self._seconds: dict[int, deque[float]] = {}
         self._counts: dict[int, int] = {}
         self._waited: dict[int, list[float]] = {}
@@ -65,9 +70,19 @@ class StepTimesFold:
             self._commit_s += record.seconds
             self._num_commits += 1
         elif isinstance(record, GenerationRecord):
-            if self._header is not None and _recipe(self._header) != _recipe(record):
-                self._forget()
-            self._header, self._is_first, self._is_first_measured = record, True, True
+            self._begin(record)
+
+    def _begin(self, header: GenerationRecord) -> None:
+        """Begin a generation. Its size may have other micro-batches than before: those steps take another time."""
+        if self._header is not None and _recipe(self._header) != _recipe(header):
+            self._forget_all()
+        self._header, self._is_first, self._is_first_measured = header, True, True
+        size, caps = header.world_size, Caps.of(recorded_sizes(header))
+        if self._caps.get(size, caps) != caps:
+            self._seconds.pop(size, None)
+            self._waited.pop(size, None)
+            self._other_caps += self._counts.pop(size, 0)
+        self._caps[size] = caps
 
     def _add_step(self, record: StepRecord) -> None:
         self._num_steps += 1
@@ -110,15 +125,22 @@ class StepTimesFold:
             num_commits=self._num_commits,
             num_steps=self._num_steps,
             left_out=self._left_out,
+            other_caps=self._other_caps,
         )
 
     def _of(self, size: int) -> SizeTimes:
         seconds = median(self._seconds[size])
         waited_s, of_s = self._waited.get(size, (0.0, 0.0))
         part = waited_s / of_s if of_s else 0.0
-        return SizeTimes(world_size=size, steps=self._counts[size], seconds=seconds, waited_s=part * seconds)
+        return SizeTimes(
+            world_size=size,
+            steps=self._counts[size],
+            seconds=seconds,
+            caps=self._caps[size],
+            waited_s=part * seconds,
+        )
 
 
 def _recipe(header: GenerationRecord) -> tuple[object, ...]:
-    """What the times of two generations must share to be compared."""
-    return recorded_sizes(header), header.identity.model, header.identity.recipe, header.identity.data
+    """What the times of two generations must share to be compared. Caps on micro-batches only change the rounds."""
+    return recorded_sizes(header).apart_from_caps, header.identity.model, header.identity.recipe, header.identity.data

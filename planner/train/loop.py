@@ -97,7 +97,7 @@ class Loop:
             hooks=hooks,
             total_steps=lengths.total_steps,
             num_again=start.num_again,
-            is_by_length=isinstance(plan, ByLength),
+            plan=plan,
         )
         self._passes: Callable[[], int] = _PassCounter(state.model)
         self._step = self._repeated_steps = 0

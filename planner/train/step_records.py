@@ -5,6 +5,8 @@ import time
 from dataclasses import dataclass
 
 from planner.errors import TrainingFailed
+from planner.plan import Plan
+from planner.plan.by_length import ByLength
 from planner.store.records import StepRecord
 from planner.train.batches import StepCosts
 from planner.train.control import Tally
@@ -57,12 +59,12 @@ class StepRecords:
         hooks: Hooks,
         total_steps: int,
         num_again: int,
-        is_by_length: bool,
+        plan: Plan,
     ) -> None:
         self._world, self._journal, self._objective = world, journal, objective
         self._meter, self._hooks = meter, hooks
         self._total_steps, self._num_again = total_steps, num_again
-        self._is_by_length = is_by_length
+        self._plan = plan
         # So that the first step is reported at once.
         self._reported_s = float("-inf")
 
@@ -88,7 +90,7 @@ class StepRecords:
             samples=totals.samples,
             tokens=evidence.denominators[0],
             checksum=f"{totals.check_sum:016x}",
-            placement=f"{totals.placement:016x}" if self._is_by_length else "",
+            placement=f"{totals.placement:016x}" if isinstance(self._plan, ByLength) else "",
             loss=0.0 if evidence.update.skipped else totals.loss,
             grad_norm=evidence.update.grad_norm,
             lr=evidence.update.lr,
@@ -118,7 +120,9 @@ class StepRecords:
             {
                 **record.model_dump(),
                 **self._meter.newest,
-                "world_size": self._world.world_size,
+                "world_size": self._plan.world_size,
+                "max_micro": self._plan.max_micro,
+                "max_tokens": self._plan.max_tokens if isinstance(self._plan, ByLength) else None,
                 # By samples, all steps cost the same.
                 "step_cost": costs.samples if costs else record.samples,
                 "total_steps": self._total_steps,

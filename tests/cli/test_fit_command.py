@@ -21,6 +21,16 @@ def true_s(world_size):
     return FIXED_S + SAMPLE_S * make_plan(SIZES, world_size).step_cost
 
 
+def records_auto(digest, caps):
+    """Of a run whose groups found their own micro-batches. A round takes 0.3 s besides."""
+    for number, (world_size, max_micro) in enumerate(caps.items()):
+        first, plan = 20 * number, make_plan(BatchSizes(global_batch=64, max_micro=max_micro), world_size)
+        seconds = SAMPLE_S * plan.step_cost + 0.3 * plan.accumulation_steps
+        yield header(number + 1, world_size, first, job_digest=digest, total_steps=160, max_micro=max_micro)
+        for each in range(20):
+            yield step(first + each, seconds=seconds * (5 if each == 0 else 1))
+
+
 def records(digest, sizes, **changed):
     for number, world_size in enumerate(sizes):
         first = 20 * number
@@ -62,13 +72,13 @@ def test_a_fit_prints_each_size_and_each_term(cli, run):
     """And the file has the same numbers."""
     answer = cli("fit", run(1, 2, 4), "-o", "rates.yaml")
     assert (answer.code, answer.err) == (0, "")
-    assert answer.out.startswith("tiny: global batch 64, at most 8 samples in a micro-batch\n")
+    assert answer.out.startswith("tiny: global batch 64\n")
     found = rows(answer.out)
     assert {count: cells[:3] for count, cells in found.items()} == {
-        count: ["19", f"{true_s(count):.3g}", "-"] for count in (1, 2, 4)
+        count: ["19", "8", f"{true_s(count):.3g}"] for count in (1, 2, 4)
     }
     # The prior of the fit takes a part of the fixed time for samples.
-    assert max(abs(float(cells[4].rstrip("%"))) for cells in found.values()) < 6
+    assert max(abs(float(cells[5].rstrip("%"))) for cells in found.values()) < 6
     assert re.search(r"(?m)^compute +0\.02\d* s per sample, fitted \(of the steps at W = 1, 2, 4\)$", answer.out)
     assert "The time in collectives is not known (as over NCCL), so that of bytes is in the other terms." in answer.out
     assert "commits    0.025 s per step, measured (3 commits in 60 steps)" in answer.out
@@ -133,6 +143,37 @@ def test_a_plan_shows_seconds_and_says_where_they_are_from(cli, demo, run):
     assert found[1]["tokens_per_s"] == pytest.approx(64 * 16 / found[1]["seconds_per_step"])
     assert found[1]["run_s"] == pytest.approx(4 * found[1]["seconds_per_step"])
     assert (found[1]["on_demand"], found[1]["spot"]) == (None, None)
+
+
+def test_a_run_with_auto_is_fitted_with_the_rounds_of_each_size(cli, demo, tmp_path):
+    """1 worker had 16 rounds of 4 samples, 2 had 4 of 8, and 4 had one of 16. No step is left out."""
+    demo.write_text(demo.read_text().replace("max_micro: 8", "max_micro: auto"))
+    folder = tmp_path / "made"
+    made = write_run(folder, records_auto(job_digest(read_job(demo)), {1: 4, 2: 8, 4: 16}))
+    made.keep_job(read_job(demo))
+    out = cli("fit", folder).out
+    assert [cells[:3] for cells in rows(out).values()] == [
+        ["19", "4", "6.08"],
+        ["19", "8", "1.84"],
+        ["19", "16", "0.62"],
+    ]
+    assert "left out" not in out
+    assert re.search(r"(?m)^rounds +0\.(29|30)\d* s per round, fitted", out)
+    found = {each["world_size"]: each for each in json.loads(planned(cli, demo, "--json"))}
+    assert [found[count]["seconds_from"] for count in (1, 2, 3, 4, 8)] == [
+        "measured", "measured", "between", "measured", "beyond",
+    ]  # fmt: skip
+    assert [found[count]["seconds_per_step"] for count in (1, 2, 4)] == pytest.approx([6.08, 1.84, 0.62])
+    assert (found[3]["accumulation_steps"], found[8]["accumulation_steps"]) == (3, 1)
+    assert "the table has the micro-batches of the measured run" in " ".join(planned(cli, demo).split())
+
+
+def test_a_job_with_other_micro_batches_takes_other_rounds(cli, demo, run):
+    """Measured with 8 samples. With 2, the same samples take four times the rounds, and that is told."""
+    cli("fit", run(2, 4))
+    demo.write_text(demo.read_text().replace("max_micro: 8", "max_micro: 2"))
+    assert "s/step: measured with other micro-batches at 2, 4, and scaled" in planned(cli, demo, gpus="2,4")
+    assert {each["seconds_from"] for each in json.loads(planned(cli, demo, "--json", gpus="2,4"))} == {"rounds"}
 
 
 def test_a_plan_shows_dollars_on_demand_and_spot(cli, demo, run, tmp_path):

@@ -156,6 +156,8 @@ class Cluster:
                 {
                     "step": self.step - 1,
                     "total_steps": self.total_steps,
+                    "max_micro": 8,
+                    "max_tokens": None,
                     "step_cost": 8,
                     "num_again": self.num_again,
                     "world_size": len(self.group),
@@ -244,6 +246,8 @@ class Blocking(Cluster):
                 {
                     "step": self.step - 1,
                     "total_steps": self.total_steps,
+                    "max_micro": 8,
+                    "max_tokens": None,
                     "step_cost": 8,
                     "num_again": self.num_again,
                     "world_size": len(self.group),

@@ -40,3 +40,35 @@ def test_a_step_that_only_waited_is_still_a_step():
     found = history().after_step(4, 0.5, waited_s=3.0)
     assert found.speeds.waited == {4: 0.5}
     assert 0 < found.step_s(8) < 10
+
+
+def report(step, world_size, max_micro):
+    """What rank 0 reports."""
+    return {
+        "step": step,
+        "total_steps": 1000,
+        "world_size": world_size,
+        "max_micro": max_micro,
+        "max_tokens": None,
+        "commit_s": 0.0,
+        "eval_s": 0.0,
+    }
+
+
+def test_each_size_has_the_micro_batches_that_its_group_found():
+    """`batch.max_micro: auto`: 2 workers had 8 rounds of 4 samples, 4 workers 1 round of 16."""
+    auto = History(sizes=BatchSizes(global_batch=64, max_micro=64), default_cost=history().default_cost)
+    found = auto.after_report(report(0, 2, 4)).after_step(2, 40.0)
+    found = found.after_report(report(1, 4, 16)).after_step(4, 17.0)
+    assert [plan.accumulation_steps for plan in found.speeds.plans.values()] == [8, 1]
+    assert (found.step_s(2), found.step_s(4)) == (40.0, 17.0)
+    assert found.sizes_at(8) == auto.sizes
+    law = found.speeds.law(make_plan(found.sizes_at(2), 2))
+    assert law.seconds_per_step(make_plan(found.sizes_at(2), 2)) == pytest.approx(40.0, rel=0.02)
+
+
+def test_steps_with_other_micro_batches_do_not_count_at_the_same_size():
+    """The group of the same size now has other devices, or memory ran out."""
+    found = history().after_report(report(0, 2, 8)).after_step(2, 1.0).after_step(4, 0.6)
+    assert found.after_report(report(1, 2, 8)).speeds.measured == {2: 1.0, 4: 0.6}
+    assert found.after_report(report(1, 2, 4)).speeds.measured == {4: 0.6}

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from planner.errors import UserError
 from planner.files.rates_file import rates_text, read_rates
 from planner.plan import BatchSizes, make_plan
+from planner.plan.lowered_caps import Caps
 from planner.plan.rates import Rates, SizeTimes
 from planner.plan.step_time import NOTHING, StepModel, Term, Traffic
 
@@ -25,8 +26,8 @@ RATES = Rates(
         node_workers=8,
     ),
     measured=(
-        SizeTimes(world_size=2, steps=40, seconds=0.4, waited_s=0.1),
-        SizeTimes(world_size=4, steps=30, seconds=0.2),
+        SizeTimes(world_size=2, steps=40, seconds=0.4, waited_s=0.1, caps=Caps(max_micro=4)),
+        SizeTimes(world_size=4, steps=30, seconds=0.2, caps=Caps(max_micro=8)),
     ),
     sample_tokens=Term(value=96.5, source="measured"),
     epoch_samples=1000,

@@ -172,6 +172,30 @@ def test_the_controller_and_a_plan_say_the_same(known, asked, s_per_byte):
     assert said == pytest.approx(given_model)
 
 
+@given(
+    counts=st.sets(st.integers(1, 24), min_size=1, max_size=4),
+    caps=st.lists(st.integers(1, 16), min_size=4, max_size=4),
+    asked=st.integers(1, 24),
+    cap=st.integers(1, 16),
+)
+def test_what_was_measured_with_other_micro_batches_is_scaled_by_rounds(counts, caps, asked, cap):
+    """`auto` and lowered caps give each size its own rounds. With the true model, every time comes out as it is."""
+    model = planted(0.1, round_s=0.7, fixed_s=0.3)
+    plans = {count: plan_at(count, max_micro=each) for count, each in zip(sorted(counts), caps, strict=False)}
+    times = {count: model.seconds_per_step(plan) for count, plan in plans.items()}
+    speeds, plan = Speeds(measured=times, plans=plans, model=model), plan_at(asked, max_micro=cap)
+    assert speeds.seconds_per_step(plan) == pytest.approx(model.seconds_per_step(plan))
+    assert speeds.has(plan) == (asked in plans and plans[asked].accumulation_steps == plan.accumulation_steps)
+
+
+def test_sizes_with_different_caps_tell_rounds_apart():
+    """16 workers in 1 round, 8 in 8, 4 in 4: the fit sees the rounds that each had, not those of one cap."""
+    model = planted(0.1, round_s=0.5)
+    plans = {16: plan_at(16, max_micro=16), 8: plan_at(8, max_micro=4), 4: plan_at(4, max_micro=16)}
+    fitted = Speeds(measured={w: model.seconds_per_step(p) for w, p in plans.items()}, plans=plans).law(plan_at(2))
+    assert (fitted.sample_s.value, fitted.round_s.value) == (pytest.approx(0.1, rel=0.05), pytest.approx(0.5, rel=0.05))
+
+
 def test_a_given_model_needs_no_measurement():
     """As of a rates file whose job has another batch."""
     assert Speeds(model=planted(0.1, fixed_s=1.0)).seconds_per_step(plan_at(8)) == pytest.approx(4.0)

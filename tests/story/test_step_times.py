@@ -35,14 +35,31 @@ def test_medians_by_world_size_without_first_steps():
     assert (found.header.generation, found.left_out) == (3, 0)
 
 
-@pytest.mark.parametrize(
-    "changed", [{"max_micro": 4}, {"identity": IDENTITY.model_copy(update={"model": "9" * 64})}], ids=["batch", "model"]
-)
+@pytest.mark.parametrize("changed", [{"global_batch": 32}, {"model": "9" * 64}], ids=["batch", "model"])
 def test_steps_of_another_batch_or_model_are_left_out(changed):
     """The newest generation's count."""
-    found = times_of([*generation(1, 4, 0, 2.0), *generation(2, 3, 10, 3.0, **changed)])
+    identity = IDENTITY.model_copy(update=changed)
+    found = times_of([*generation(1, 4, 0, 2.0), *generation(2, 3, 10, 3.0, identity=identity)])
     assert [each.world_size for each in found.times] == [3]
     assert (found.left_out, found.num_steps) == (10, 10)
+
+
+def test_each_size_has_the_micro_batches_of_its_newest_steps():
+    """`batch.max_micro: auto` finds others at each size. The same size may have others later, on other devices."""
+    found = times_of(
+        [
+            *generation(1, 4, 0, 2.0, max_micro=4),
+            *generation(2, 3, 10, 3.0, max_micro=2),
+            *generation(3, 4, 20, 1.0, max_micro=8),
+        ]
+    )
+    assert [(each.world_size, each.steps, each.seconds, each.caps.max_micro) for each in found.times] == [
+        (3, 9, 3.0, 2),
+        (4, 9, 1.0, 8),
+    ]
+    assert [each.waited_s for each in found.times] == pytest.approx([0.2 * 3.0, 0.2 * 1.0])
+    assert (found.left_out, found.other_caps, found.num_steps) == (0, 9, 30)
+    assert found.times[0].plan(found.sizes).accumulation_steps > found.times[1].plan(found.sizes).accumulation_steps
 
 
 def test_nothing_is_known_of_a_run_without_a_second_step():
