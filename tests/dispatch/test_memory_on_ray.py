@@ -73,6 +73,15 @@ def lowerings(job):
     return list(dict.fromkeys(event for event in found if isinstance(event, CapLowered)))
 
 
+def tells_each(job, faults):
+    """Where each was planted, and how much it asked for."""
+    told = [each.reason for each in lowerings(job)]
+    assert [(each.place, each.rank, each.device) for each in told] == [
+        (place, rank, "CPU") for _, place, rank in faults
+    ]
+    assert {each.asked_bytes for each in told} == {ASKED_BYTES}
+
+
 def is_sound(job):
     """Audited by planner and by the script: no position is lost, and none is counted twice."""
     found = audit(run_of(job))
@@ -121,24 +130,43 @@ def ends_at_the_weights_of_an_undisturbed_run(job, tmp_path):
         torch.testing.assert_close(tensor, wanted[name], rtol=1e-4, atol=1e-6, msg=name)
 
 
-@pytest.mark.usefixtures("four")
-def test_one_at_each_place_costs_no_sample(tmp_path):
-    """Also where the weights were half updated. The next launch begins with the cap that this one ended with."""
-    job = job_of(tmp_path, steps=10)
-    faults = [(step, place, random.Random(step).randrange(_WORKERS)) for step, place in enumerate(PLACES, 2)]
+@pytest.mark.usefixtures("cluster")
+def test_two_in_one_run_cost_no_sample(tmp_path):
+    """A peer waits in a collective, and weights are half updated. The next launch begins with the cap that was lowered.
+
+    Each group imports torch in new processes, which is most of this test's time. Without Ray, every place is tried in
+    tests/fsdp/test_memory_facts.py.
+    """
+    job = job_of(tmp_path, steps=6, workers=2)
+    faults = [(1, "backward", 1), (4, "optimizer", 0)]
     trains_with(job, tmp_path, faults)
-    told = lowerings(job)
-    assert [(each.reason.place, each.reason.rank, each.reason.device) for each in told] == [
-        (place, rank, "CPU") for _, place, rank in faults
-    ]
-    assert [(each.reason.max_micro, each.max_micro) for each in told] == [(32, 16), (16, 8), (8, 4), (4, 2), (2, 1)]
-    assert {each.reason.asked_bytes for each in told} == {ASKED_BYTES}
+    tells_each(job, faults)
+    assert [(each.reason.max_micro, each.max_micro) for each in lowerings(job)] == [(32, 16), (16, 8)]
     is_sound(job)
     ends_at_the_weights_of_an_undisturbed_run(job, tmp_path)
-    longer = job.model_copy(update={"train": job.train.model_copy(update={"steps": 11})})
+    longer = job.model_copy(update={"train": job.train.model_copy(update={"steps": 7})})
     fit(longer)
-    assert [header["max_micro"] for header in records(run_of(longer), "generation")][-1] == 1
+    assert [header["max_micro"] for header in records(run_of(longer), "generation")][-1] == 8
     is_sound(longer)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("four")
+def test_one_at_each_place_costs_no_sample(tmp_path):
+    """In one of four workers."""
+    job = job_of(tmp_path, steps=9)
+    faults = [(step, place, random.Random(step).randrange(_WORKERS)) for step, place in enumerate(PLACES, 2)]
+    trains_with(job, tmp_path, faults)
+    tells_each(job, faults)
+    assert [(each.reason.max_micro, each.max_micro) for each in lowerings(job)] == [
+        (32, 16),
+        (16, 8),
+        (8, 4),
+        (4, 2),
+        (2, 1),
+    ]
+    is_sound(job)
+    ends_at_the_weights_of_an_undisturbed_run(job, tmp_path)
 
 
 @pytest.mark.slow
