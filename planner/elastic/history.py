@@ -5,6 +5,7 @@ A `History` is frozen: each event makes a new one. Times are seconds on one cloc
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import fmean, median
 from typing import Any, NamedTuple, Self
 
@@ -193,7 +194,7 @@ class History:
         times = {**self.first_step_times, world_size: seconds}
         return replace(self, first_step_s=max(self.first_step_s, since_start_s), first_step_times=times)
 
-    @property
+    @cached_property
     def speeds(self) -> Speeds:
         """The median seconds per step of every world size seen, and in collectives, for a step of mean cost."""
         mean = self._mean_cost
