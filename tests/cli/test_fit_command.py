@@ -68,6 +68,35 @@ def rows(text):
     return {int(row[0]): row[1:] for row in cells}
 
 
+@pytest.mark.parametrize("seconds", [1e155, 1e300, -1.0, 0.0, 2e9])
+def test_impossible_times_are_refused(cli, demo, tmp_path, seconds):
+    """Squares of 1e155 are beyond all numbers."""
+    digest = job_digest(read_job(demo))
+    made = write_run(
+        tmp_path / "made",
+        [header(1, 2, 0, job_digest=digest, total_steps=160), *(step(at, seconds=seconds) for at in range(9))],
+    )
+    made.keep_job(read_job(demo))
+    answer = cli("fit", tmp_path / "made", "-o", "rates.yaml")
+    assert (answer.code, answer.out) == (1, "")
+    assert f"by the ledger, a typical step at world size 2 took {seconds:.3g} s, which is impossible" in answer.err
+    assert "Traceback" not in answer.err
+
+
+def test_an_impossible_commit_is_refused(cli, demo, tmp_path):
+    """All of them are summed."""
+    digest = job_digest(read_job(demo))
+    steps = [step(at, seconds=1.0) for at in range(9)]
+    made = write_run(
+        tmp_path / "made",
+        [header(1, 2, 0, job_digest=digest, total_steps=160), *steps, *(commit(9, seconds=1e308) for _ in range(2))],
+    )
+    made.keep_job(read_job(demo))
+    answer = cli("fit", tmp_path / "made", "-o", "rates.yaml")
+    assert answer.code == 1
+    assert "a step's share of the commits took inf s, which is impossible" in answer.err
+
+
 def test_a_fit_prints_each_size_and_each_term(cli, run):
     """And the file has the same numbers."""
     answer = cli("fit", run(1, 2, 4), "-o", "rates.yaml")
