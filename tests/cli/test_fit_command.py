@@ -285,6 +285,39 @@ def test_a_gpu_of_the_price_list_alone_has_a_price(cli, demo, run, tmp_path):
     assert "memory not known: planner does not know the GPU MI300X" in out
 
 
+@pytest.mark.parametrize(
+    ("prices", "size", "chosen"),
+    [
+        ("L4: {on_demand: 1}, H100: {on_demand: 2}", "24g", "L4"),
+        ("L4: {on_demand: 1}, H100: {on_demand: 2}", "80GB", "H100"),
+        ("A100-40GB: {on_demand: 1}, A100-80GB: {on_demand: 2}", "80g", "A100-80GB"),
+        ("MI300X: {on_demand: 1}", "192g", "MI300X"),
+    ],
+)
+def test_a_memory_names_a_gpu_if_the_list_leaves_no_choice(cli, demo, run, tmp_path, prices, size, chosen):
+    """The memory of the table counts. One kind alone needs none."""
+    cli("fit", run(2, 4))
+    (tmp_path / "p.yaml").write_text(f"gpus: {{{prices}}}")
+    out = planned(cli, demo, "--prices", "p.yaml", "--gpu", size, gpus="2")
+    assert f"on demand: 2 machines of 1 x {chosen} at" in out
+
+
+@pytest.mark.parametrize(
+    ("size", "error"),
+    [
+        ("24g", "p.yaml: found 2 kinds of GPU with 24g (A10G, L4). Name one: --gpu A10G"),
+        ("40g", "p.yaml: found no GPU that is known to have 40g, but prices of A100, A10G, L4. Write --gpu with one"),
+    ],
+)
+def test_a_memory_that_several_or_no_gpus_have_is_refused(cli, demo, run, tmp_path, size, error):
+    """An A100 may have 40 or 80 GB."""
+    cli("fit", run(2, 4))
+    (tmp_path / "p.yaml").write_text("gpus: {L4: {spot: 1}, A10G: {spot: 1}, A100: {spot: 2}}")
+    answer = cli("plan", demo, "--rates", "rates.yaml", "--prices", "p.yaml", "--gpu", size)
+    assert (answer.code, answer.out) == (2, "")
+    assert error in answer.err
+
+
 def test_idle_gpus_have_an_advice(cli, demo, run, tmp_path):
     """With seconds, and with what is saved, where both rows are there."""
     cli("fit", run(2, 4))
