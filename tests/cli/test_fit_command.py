@@ -330,6 +330,20 @@ def test_idle_gpus_have_an_advice(cli, demo, run, tmp_path):
     assert "can feed" not in cli("plan", demo, "--gpus", "64").out
 
 
+def test_many_workers_on_unknown_nodes_have_a_note(cli, demo, run):
+    """No machine of a usual size holds more than eight. A rates file that says how many a node has needs no note."""
+    note, rates = (
+        "All workers count as those of one node, also 16: the rates do not say how many a node has.",
+        "rates.yaml",
+    )
+    cli("fit", run(2, 4))
+    assert note in planned(cli, demo, gpus="2,16")
+    assert "one node" not in planned(cli, demo, gpus="8")
+    text = (demo.parent / rates).read_text()
+    (demo.parent / rates).write_text(text.replace("node_workers: null", "node_workers: 8"))
+    assert "one node" not in planned(cli, demo, gpus="16")
+
+
 CLUSTER = """
 cluster_name: two
 provider: {type: aws, region: us-west-2}
