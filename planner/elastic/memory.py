@@ -3,10 +3,11 @@
 - **In a micro-batch** (forward, loss, backward, evaluation), the cap becomes half of the largest micro-batch in force.
   One sample cannot be divided, so the run ends there.
 - **In the optimizer's step**, gradients and optimizer state need the memory. Smaller micro-batches leave a less
-  fragmented pool, which may suffice. So the cap is lowered once. At the next failure there, the run ends.
+  fragmented pool, which may suffice. So the cap is lowered once for a kind of device. A later failure there is one of
+  those elsewhere: after weeks of steps with that cap, it was not the cap.
 - **Elsewhere** (the model is made or loaded, rows are read, a reference is computed, a step is saved), no cap matters.
   Another process may have had the memory, so planner tries once more, as after other failures. If it comes again at the
-  same place without a new step in between, the run ends.
+  same place of such a device without a new step in between, the run ends.
 - **With `batch.equality: bitwise`**, micro-batches decide the bits, so planner lowers nothing. The run ends and says
   what to write.
 
@@ -32,8 +33,10 @@ class MemoryState:
     """What the controller knows of its workers' memory."""
 
     caps: LoweredCaps
-    last_elsewhere: tuple[str, str, int] | None = None
-    """device, place and the most steps done so far, of the last failure where no cap matters"""
+    tried: frozenset[tuple[str, str]] = frozenset()
+    """device and place of the failures since the last new step that smaller micro-batches may not mend"""
+    tried_at: int = 0
+    """the most steps that were done when they came"""
 
     @classmethod
     def of(cls, sizes: BatchSizes) -> Self:
@@ -52,26 +55,32 @@ class MemoryState:
             GaveUp: the cap may not or cannot be lowered, or that has not helped.
         """
         if failure.place not in _IN_A_MICRO_BATCH and failure.place != _OPTIMIZER:
-            return self._after_elsewhere(failure, best_step), ()
+            return self._trying_again(failure, best_step), ()
         was = Caps(max_micro=failure.max_micro, max_tokens=failure.max_tokens)
         now = lower(was, samples=failure.samples, tokens=failure.tokens, longest=failure.longest)
         if sizes.equality == "bitwise":
             raise _ends(failure, "bitwise", now)
         if failure.place == _OPTIMIZER and self._has_lowered_for(failure):
-            raise _ends(failure, "again")
+            return self._trying_again(failure, best_step), ()
         if now is None:
             raise _ends(failure, "one_sample")
         if self._ignores_caps(failure.device, was):
             return self, ()
         lowered = LoweredCap(device=failure.device, place=failure.place, was=was, now=now)
         told = CapLowered(reason=failure, max_micro=now.max_micro, max_tokens=now.max_tokens)
-        return replace(self, caps=self.caps.with_one(lowered)), (told,)
+        after = self._trying_again(failure, best_step) if failure.place == _OPTIMIZER else self
+        return replace(after, caps=self.caps.with_one(lowered)), (told,)
 
-    def _after_elsewhere(self, failure: OutOfMemory, best_step: int) -> Self:
-        here = (failure.device, failure.place, best_step)
-        if here == self.last_elsewhere:
+    def _trying_again(self, failure: OutOfMemory, best_step: int) -> Self:
+        """A copy that has met this failure.
+
+        Raises:
+            GaveUp: it came there before, and no new step was done since.
+        """
+        here, tried = (failure.device, failure.place), self.tried if best_step == self.tried_at else frozenset()
+        if here in tried:
             raise _ends(failure, "again")
-        return replace(self, last_elsewhere=here)
+        return replace(self, tried=tried | {here}, tried_at=best_step)
 
     def _has_lowered_for(self, failure: OutOfMemory) -> bool:
         """Whether a cap was lowered for the same place on this kind of device."""

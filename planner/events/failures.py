@@ -132,8 +132,8 @@ class StopsForMemory(Event, name="stops_for_memory"):
 
     reason: OutOfMemory
     why: Literal["bitwise", "one_sample", "again"]
-    """`bitwise`: micro-batches decide the bits. `again`: a second time at a place where a lower cap has not helped, or
-    cannot help, without a new step in between"""
+    """`bitwise`: micro-batches decide the bits. `again`: a second time without a new step in between, where a lower
+    cap has not helped, or cannot help"""
     max_micro: int | None
     """what to write into the job file. None if that would not help"""
     max_tokens: int | None

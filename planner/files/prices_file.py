@@ -5,14 +5,20 @@ import io
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from planner.errors import UserError
 from planner.files.cluster_section import CheckedMapping
 from planner.files.loader import BoundedLoader, Unreadable, YamlMistake, document, read_text
 from planner.files.messages import Mistake, cut, listed, quote
-from planner.plan.prices import Offer
+from planner.plan.prices import Offer, is_same_gpu
 
 _COLUMNS = ("AcceleratorName", "AcceleratorCount", "Price")
+_MORE_COLUMNS = ("InstanceType", "SpotPrice", "Region", "AvailabilityZone")
+# Some editors and spreadsheets write it at the start of UTF-8 files.
+_BYTE_ORDER_MARK = "\ufeff"
 _SUCH_AS = "Write prices such as gpus: {H100: {on_demand: 3.9, spot: 1.5}}, or the path of a SkyPilot catalog (CSV)"
 # Of dollars and of GPUs.
 _MOST = 1e9
@@ -28,7 +34,7 @@ def read_prices(path: str | Path) -> tuple[Offer, ...]:
     """
     mistakes: list[Mistake] = []
     try:
-        text = read_text(path, "price list", _MOST_BYTES)
+        text = read_text(path, "price list", _MOST_BYTES).removeprefix(_BYTE_ORDER_MARK)
         is_table = Path(path).suffix.lower() == ".csv" or text.partition("\n")[0].startswith("InstanceType,")
         offers = tuple(_catalog(text, mistakes) if is_table else _list(text, mistakes))
     except Unreadable as error:
@@ -48,6 +54,9 @@ def _catalog(text: str, mistakes: list[Mistake]) -> Iterator[Offer]:
     try:
         if missing := [name for name in _COLUMNS if name not in (rows.fieldnames or ())]:
             raise Unreadable(f"found a table without the column {missing[0]}. {_SUCH_AS}")
+        names = list(rows.fieldnames or ())
+        if twice := [name for name in (*_COLUMNS, *_MORE_COLUMNS) if names.count(name) > 1]:
+            raise Unreadable(f"found the column {twice[0]} {names.count(twice[0])} times. Keep one of them")
         for row in rows:
             if (row["AcceleratorName"] or "").strip():
                 yield from _offer(row, f"line {rows.line_num}", mistakes)
@@ -85,9 +94,25 @@ def _number(row: dict[str, str | None], column: str, line: str, mistakes: list[M
 # -- our YAML
 
 
+class _EachKeyOnceLoader(BoundedLoader):
+    """Refuses a key that is there twice. PyYAML takes the last one, and a price would be lost without a word."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """A mapping. The keys of merged ones (`<<`) may be there again, as YAML has it."""
+        node = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in lines:
+                    problem = f"the key {key.value} twice, also on line {lines[key.value]}"
+                    raise yaml.composer.ComposerError(problem=problem, problem_mark=key.start_mark)
+                lines[key.value] = key.start_mark.line + 1
+        return node
+
+
 def _list(text: str, mistakes: list[Mistake]) -> Iterator[Offer]:
     try:
-        values = document(text, BoundedLoader)
+        values = document(text, _EachKeyOnceLoader)
     except YamlMistake as error:
         where = f"line {error.line}, column {error.column}: " if error.line else ""
         raise Unreadable(f"{where}found a YAML mistake ({cut(error.problem, 200)}). {_SUCH_AS}") from None
@@ -97,7 +122,13 @@ def _list(text: str, mistakes: list[Mistake]) -> Iterator[Offer]:
     for key in values:
         if key != "gpus":
             root.refuse(key, "There is no such key. Write gpus alone")
+    before: list[str] = []
     for gpu, section in root.optional("gpus").named():
+        if not gpu.strip():
+            mistakes.append(Mistake(path=("gpus",), text="found a GPU without a name. Write one, such as H100"))
+        elif same := next((name for name in before if is_same_gpu(name, gpu)), ""):
+            mistakes.append(Mistake(path=("gpus", gpu), text=f"found the same GPU as {quote(same)}. Keep one of them"))
+        before.append(gpu)
         yield _priced(gpu, section)
 
 
@@ -106,9 +137,9 @@ def _priced(gpu: str, section: CheckedMapping) -> Offer:
     for key in section.values:
         if key not in known:
             section.refuse(key, f"There is no such key. Write {', '.join(known)}")
-    fix = "Write dollars per hour and GPU, 0 or more"
+    fix = "Write dollars per hour and GPU, 0 or more, as on_demand, spot or both"
     prices = {key: section.number(key, fix) for key in ("on_demand", "spot") if section.values.get(key) is not None}
-    if section.values and not prices:
+    if not prices:
         section.refuse("on_demand", fix)
     gpus = section.whole("gpus_per_node", 1)
     if not gpus:

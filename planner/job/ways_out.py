@@ -145,18 +145,21 @@ class Misfit:
 
         `before` are settings that this is added to.
         """
-        sizes = self.sizes
-        if sizes.max_tokens is not None:
-            if sizes.max_tokens <= memory.longest:
-                return []
-            most = largest_tokens(memory, sizes, self.world_size, self.num_bytes) or memory.longest
-            sizes, text = replace(sizes, max_tokens=most), f"batch.max_tokens: {most}"
-        elif self.job.batch.max_micro == "auto" or make_plan(sizes, self.world_size).max_micro_batch == 1:
+        if self.sizes.max_tokens is not None:
+            return self._fewer_tokens(memory, before)
+        if self.job.batch.max_micro == "auto" or make_plan(self.sizes, self.world_size).max_micro_batch == 1:
             return []
-        else:
-            most = largest_micro(memory, sizes, self.world_size, self.num_bytes) or 1
-            sizes, text = replace(sizes, max_micro=most), f"batch.max_micro: {most}"
-        return [replace(self, sizes=sizes).way(_joined(before, text), memory)]
+        most = largest_micro(memory, self.sizes, self.world_size, self.num_bytes) or 1
+        sizes = replace(self.sizes, max_micro=most)
+        return [replace(self, sizes=sizes).way(_joined(before, f"batch.max_micro: {most}"), memory)]
+
+    def _fewer_tokens(self, memory: JobMemory, before: str) -> list[WayOut]:
+        """As `smaller`. The cap is a multiple of 64, or the longest sample."""
+        if (self.sizes.max_tokens or 0) <= memory.longest:
+            return []
+        most = largest_tokens(memory, self.sizes, self.world_size, self.num_bytes) or memory.longest
+        sizes = replace(self.sizes, max_tokens=most)
+        return [replace(self, sizes=sizes).way(_joined(before, f"batch.max_tokens: {most}"), memory)]
 
     def more_gpus(self, memory: JobMemory, before: str = "") -> list[WayOut]:
         """The fewest GPUs with which it fits, else the most that are looked at. More than samples help nothing."""

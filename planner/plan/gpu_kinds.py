@@ -76,6 +76,20 @@ def gpu_kind(text: str) -> GpuKind:
     )
 
 
+def is_size(text: str) -> bool:
+    """Whether a name is a memory alone, such as `24g`."""
+    return bool(_size(text))
+
+
+def nominal_gib(text: str) -> int:
+    """The memory in a kind's name: 24 of `24g`, and of `L4`, which is the kind `l4-24g`. 0 if it is not known.
+
+    That of a name which several kinds have, such as `A100`, is not known.
+    """
+    found = _found(text)
+    return _size(text) or (_size(found[0].rpartition("-")[2]) if len(found) == 1 else 0)
+
+
 def _key(text: str) -> str:
     words = re.split(r"[-_\s]+", text.strip().lower())
     return "-".join(word for word in words if word not in _LEFT_OUT)

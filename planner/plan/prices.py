@@ -68,7 +68,7 @@ def rent(offers: Sequence[Offer], gpus: int, market: Market) -> Rent | None:
 
 
 def offers_of(offers: Sequence[Offer], gpu: str) -> tuple[Offer, ...]:
-    """The offers of a GPU by its name: this function alone compares names.
+    """The offers of a GPU by its name.
 
     Upper case, blanks, `-`, `_` and a final `b` do not count, so `h100-80g` and `H100-80GB` are the same. A name with
     the size of its memory also finds the GPU that a list names without one (`h100-80g` and `H100`), if the list has no
@@ -77,6 +77,11 @@ def offers_of(offers: Sequence[Offer], gpu: str) -> tuple[Offer, ...]:
     whole, base = _key(gpu), _MEMORY.sub("", _key(gpu))
     found = tuple(offer for offer in offers if _key(offer.gpu) == whole)
     return found or tuple(offer for offer in offers if whole != base and _key(offer.gpu) == base)
+
+
+def is_same_gpu(one: str, other: str) -> bool:
+    """Whether two names of a list are one name in two spellings, such as `A100-80GB` and `a100-80g`."""
+    return _key(one) == _key(other)
 
 
 def _key(name: str) -> str:

@@ -12,6 +12,8 @@ from planner.report.text_columns import spans
 from planner.runner.plan_rates import MARKETS, PlanCost, PlanRates
 
 _MILLION = 1e6
+# Machines that are rented have so many GPUs at most, but for a few.
+_MOST_ON_A_NODE = 8
 
 Costs = Mapping[int, PlanCost]
 """world size -> what its plan costs"""
@@ -84,7 +86,16 @@ def cost_lines(found: PlanRates, plans: Sequence[Plan], costs: Costs) -> list[st
         lines.append(f"a run of {found.total_steps:,} steps takes {each}, without pauses for resizes and evaluations")
     if found.offers:
         lines += _price_lines(plans, costs)
-    return [*lines, *found.notes]
+    return [*lines, *_node_lines(found, plans), *found.notes]
+
+
+def _node_lines(found: PlanRates, plans: Sequence[Plan]) -> list[str]:
+    """That all workers count as one node's, if that is unlikely and nothing says how many a node has."""
+    most = max(plan.world_size for plan in plans)
+    if most <= _MOST_ON_A_NODE or found.on_a_node is not None or found.rates.model.node_workers is not None:
+        return []
+    note = f"All workers count as those of one node, also {most}: the rates do not say how many a node has."
+    return [f"{note} Write node_workers and terms.between_nodes_gbps into the rates file, or name --cluster FILE"]
 
 
 def _origin_text(found: PlanRates, costs: Costs) -> str:

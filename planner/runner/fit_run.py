@@ -19,6 +19,8 @@ from planner.store.survey import is_run
 from planner.story.step_times import StepTimes, StepTimesFold
 
 _BFLOAT16_BYTES = 2
+# 31 years. A ledger with a longer step is wrong, and squares of such times are beyond all numbers.
+_MOST_S = 1e9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +40,7 @@ def fit_run(url: str, progress: Callable[[int, int], None] = lambda _done, _of: 
 
     Raises:
         NewerFormat: another version of planner wrote it.
-        StoreError: there is no run, its job is gone, or it has no typical step yet.
+        StoreError: there is no run, its job is gone, it has no typical step yet, or its times are impossible.
     """
     if not is_run(Storage(url)):
         raise no_run_error(url)
@@ -49,10 +51,29 @@ def fit_run(url: str, progress: Callable[[int, int], None] = lambda _done, _of: 
             f"{url}: no typical step is on record (the first step of each generation does not count). "
             "Let it train for some steps first"
         )
+    _require_possible(url, times)
     job = run.job_if_known(times.header.job_digest)
     if job is None:
         raise StoreError(f"{url}: the job that it was made with is gone (jobs/{times.header.job_digest}.json)")
     return FittedRun(rates=_rates(url, job, times), times=times)
+
+
+def _require_possible(url: str, times: StepTimes) -> None:
+    """Refuse times that no clock can have measured.
+
+    Raises:
+        StoreError: a time is negative, above 31 years, or no number. A typical step takes more than 0 s.
+    """
+    found = [
+        (f"a typical step at world size {each.world_size}", each.seconds, each.seconds > 0) for each in times.times
+    ]
+    waits = [(f"collectives of a step at world size {each.world_size}", each.waited_s, True) for each in times.times]
+    for what, seconds, is_possible in (*found, *waits, ("a step's share of the commits", times.commit_s, True)):
+        if not (is_possible and 0 <= seconds <= _MOST_S):
+            raise StoreError(
+                f"{url}: by the ledger, {what} took {seconds:.3g} s, which is impossible. Fit another run, or see what "
+                f"is wrong in this one: planner audit {url}"
+            )
 
 
 def _times(run: RunFolder, progress: Callable[[int, int], None]) -> StepTimes | None:

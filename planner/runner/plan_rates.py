@@ -14,6 +14,7 @@ from planner.job.step_schedule import total_steps
 from planner.job.step_settings import place_settings, step_settings
 from planner.plan import BatchSizes, Plan
 from planner.plan.by_length import ByLength
+from planner.plan.gpu_kinds import is_size, nominal_gib
 from planner.plan.prices import Market, Offer, Rent, offers_of, rent
 from planner.plan.rates import Origin, Rates
 from planner.plan.speed import Speeds
@@ -174,17 +175,47 @@ def _notes(rates: Rates, job: Job, sizes: BatchSizes, *, has_prices: bool) -> li
 
 
 def _chosen(offers: Sequence[Offer], gpu: str | None, file: str) -> tuple[Offer, ...]:
-    """The offers of one kind of GPU.
+    """The offers of one kind of GPU: the one that is named, or the only one that can be meant.
 
     Raises:
-        UserError: the list has no such GPU, or several kinds and no name is given.
+        UserError: the list has no such GPU, or several kinds can be meant.
     """
+    # A memory such as 24g says what fits. It names a GPU only if the list leaves no choice.
+    if gpu is not None and (found := offers_of(offers, gpu)):
+        return found
     kinds = sorted({offer.gpu for offer in offers})
+    if gpu is not None and not is_size(gpu):
+        raise UserError(
+            f"{file}: found no price of {gpu!r}, but of {_names(kinds)}. Write --gpu with one of these names"
+        )
+    if len(kinds) == 1:
+        return tuple(offers)
+    if gpu is None:
+        raise UserError(
+            f"{file}: found prices of {len(kinds)} kinds of GPU ({_names(kinds)}). Name one: --gpu {kinds[0]}"
+        )
+    return offers_of(offers, _of_size(kinds, gpu, file))
+
+
+def _of_size(kinds: Sequence[str], size: str, file: str) -> str:
+    """The one kind of a list that is known to have a memory such as `24g`.
+
+    Raises:
+        UserError: there is none, or more than one.
+    """
+    found = [kind for kind in kinds if nominal_gib(kind) == nominal_gib(size)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UserError(
+            f"{file}: found {len(found)} kinds of GPU with {size} ({_names(found)}). Name one: --gpu {found[0]}"
+        )
+    raise UserError(
+        f"{file}: found no GPU that is known to have {size}, but prices of {_names(kinds)}. Write --gpu with one of "
+        "these names"
+    )
+
+
+def _names(kinds: Sequence[str]) -> str:
     more = f" and {len(kinds) - _MOST_NAMED} more" if len(kinds) > _MOST_NAMED else ""
-    names = ", ".join(kinds[:_MOST_NAMED]) + more
-    if gpu is None and len(kinds) > 1:
-        raise UserError(f"{file}: found prices of {len(kinds)} kinds of GPU ({names}). Name one: --gpu {kinds[0]}")
-    found = offers_of(offers, kinds[0] if gpu is None else gpu)
-    if not found:
-        raise UserError(f"{file}: found no price of {gpu!r}, but of {names}. Write --gpu with one of these names")
-    return found
+    return ", ".join(kinds[:_MOST_NAMED]) + more

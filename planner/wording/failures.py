@@ -80,7 +80,8 @@ def _stops_for_memory(event: failures.StopsForMemory) -> str:
             return f"{reason}, with one sample in a micro-batch. {_OTHER_WAYS}"
         case "again":
             now = _caps(found.max_micro, found.max_tokens)
-            return f"{reason}, for the second time there, with {now}: a lower cap does not help. {_OTHER_WAYS}"
+            again = "for the second time there without a new step in between"
+            return f"{reason}, {again}, with {now}: a lower cap does not help. {_OTHER_WAYS}"
         case _:
             assert_never(event.why)
 

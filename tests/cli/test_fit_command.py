@@ -68,6 +68,35 @@ def rows(text):
     return {int(row[0]): row[1:] for row in cells}
 
 
+@pytest.mark.parametrize("seconds", [1e155, 1e300, -1.0, 0.0, 2e9])
+def test_impossible_times_are_refused(cli, demo, tmp_path, seconds):
+    """Squares of 1e155 are beyond all numbers."""
+    digest = job_digest(read_job(demo))
+    made = write_run(
+        tmp_path / "made",
+        [header(1, 2, 0, job_digest=digest, total_steps=160), *(step(at, seconds=seconds) for at in range(9))],
+    )
+    made.keep_job(read_job(demo))
+    answer = cli("fit", tmp_path / "made", "-o", "rates.yaml")
+    assert (answer.code, answer.out) == (1, "")
+    assert f"by the ledger, a typical step at world size 2 took {seconds:.3g} s, which is impossible" in answer.err
+    assert "Traceback" not in answer.err
+
+
+def test_an_impossible_commit_is_refused(cli, demo, tmp_path):
+    """All of them are summed."""
+    digest = job_digest(read_job(demo))
+    steps = [step(at, seconds=1.0) for at in range(9)]
+    made = write_run(
+        tmp_path / "made",
+        [header(1, 2, 0, job_digest=digest, total_steps=160), *steps, *(commit(9, seconds=1e308) for _ in range(2))],
+    )
+    made.keep_job(read_job(demo))
+    answer = cli("fit", tmp_path / "made", "-o", "rates.yaml")
+    assert answer.code == 1
+    assert "a step's share of the commits took inf s, which is impossible" in answer.err
+
+
 def test_a_fit_prints_each_size_and_each_term(cli, run):
     """And the file has the same numbers."""
     answer = cli("fit", run(1, 2, 4), "-o", "rates.yaml")
@@ -256,6 +285,39 @@ def test_a_gpu_of_the_price_list_alone_has_a_price(cli, demo, run, tmp_path):
     assert "memory not known: planner does not know the GPU MI300X" in out
 
 
+@pytest.mark.parametrize(
+    ("prices", "size", "chosen"),
+    [
+        ("L4: {on_demand: 1}, H100: {on_demand: 2}", "24g", "L4"),
+        ("L4: {on_demand: 1}, H100: {on_demand: 2}", "80GB", "H100"),
+        ("A100-40GB: {on_demand: 1}, A100-80GB: {on_demand: 2}", "80g", "A100-80GB"),
+        ("MI300X: {on_demand: 1}", "192g", "MI300X"),
+    ],
+)
+def test_a_memory_names_a_gpu_if_the_list_leaves_no_choice(cli, demo, run, tmp_path, prices, size, chosen):
+    """The memory of the table counts. One kind alone needs none."""
+    cli("fit", run(2, 4))
+    (tmp_path / "p.yaml").write_text(f"gpus: {{{prices}}}")
+    out = planned(cli, demo, "--prices", "p.yaml", "--gpu", size, gpus="2")
+    assert f"on demand: 2 machines of 1 x {chosen} at" in out
+
+
+@pytest.mark.parametrize(
+    ("size", "error"),
+    [
+        ("24g", "p.yaml: found 2 kinds of GPU with 24g (A10G, L4). Name one: --gpu A10G"),
+        ("40g", "p.yaml: found no GPU that is known to have 40g, but prices of A100, A10G, L4. Write --gpu with one"),
+    ],
+)
+def test_a_memory_that_several_or_no_gpus_have_is_refused(cli, demo, run, tmp_path, size, error):
+    """An A100 may have 40 or 80 GB."""
+    cli("fit", run(2, 4))
+    (tmp_path / "p.yaml").write_text("gpus: {L4: {spot: 1}, A10G: {spot: 1}, A100: {spot: 2}}")
+    answer = cli("plan", demo, "--rates", "rates.yaml", "--prices", "p.yaml", "--gpu", size)
+    assert (answer.code, answer.out) == (2, "")
+    assert error in answer.err
+
+
 def test_idle_gpus_have_an_advice(cli, demo, run, tmp_path):
     """With seconds, and with what is saved, where both rows are there."""
     cli("fit", run(2, 4))
@@ -266,6 +328,20 @@ def test_idle_gpus_have_an_advice(cli, demo, run, tmp_path):
     assert re.search(r"Give back 36: a step on 64 takes (as long, [\d.]+ s|[\d.]+ s instead of [\d.]+ s)\.", priced)
     assert "Fewer cost 36 $ less per hour (on demand)." in priced
     assert "can feed" not in cli("plan", demo, "--gpus", "64").out
+
+
+def test_many_workers_on_unknown_nodes_have_a_note(cli, demo, run):
+    """No machine of a usual size holds more than eight. A rates file that says how many a node has needs no note."""
+    note, rates = (
+        "All workers count as those of one node, also 16: the rates do not say how many a node has.",
+        "rates.yaml",
+    )
+    cli("fit", run(2, 4))
+    assert note in planned(cli, demo, gpus="2,16")
+    assert "one node" not in planned(cli, demo, gpus="8")
+    text = (demo.parent / rates).read_text()
+    (demo.parent / rates).write_text(text.replace("node_workers: null", "node_workers: 8"))
+    assert "one node" not in planned(cli, demo, gpus="16")
 
 
 CLUSTER = """

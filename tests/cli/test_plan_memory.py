@@ -105,6 +105,12 @@ def test_settings_are_tried_where_no_row_fits(cli, job):
     assert second["ways_out"][0]["change"] == "train.precision: bf16"
     assert [way["fits"] for way in second["ways_out"]].count(True) >= 1
     assert all(way["fits"] == (way["needed_bytes"] <= second["gpu_bytes"]) for way in second["ways_out"])
+    # What it says is what a plan with these settings says.
+    way = next(way for way in second["ways_out"] if way["fits"])
+    settings = [part for setting in way["change"].split(" + ") for part in ("--set", setting.replace(": ", "="))]
+    (_, found) = json.loads(cli(*command, *settings, "--json").out)
+    assert found["memory"]["needed_bytes"] == way["needed_bytes"]
+    assert found["memory"]["fits"]
 
 
 def test_where_some_rows_fit_nothing_is_tried(cli, job):

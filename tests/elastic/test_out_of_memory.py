@@ -116,12 +116,45 @@ def test_a_bitwise_run_ends_and_names_the_cap():
 
 
 def test_in_the_optimizer_the_cap_is_lowered_once():
-    """At the second failure there, a lower cap has not helped, however many steps were done meanwhile."""
+    """At a second failure there without a new step, a lower cap has not helped."""
     cluster = Cluster(2).run(30)
     fail(cluster, lacking("optimizer"))
     assert caps_of(cluster) == Caps(max_micro=4)
-    cluster.run(60)
+    cluster.run(5)  # the group does old steps again
     ends(cluster, lacking("optimizer", max_micro=4), "again")
+
+
+def test_in_the_optimizer_it_is_tried_again_after_new_steps():
+    """With the same cap: weeks of training have shown that it suffices. It counts as other failures do."""
+    cluster = Cluster(2).run(30)
+    for _ in range(4):
+        cluster.committed = cluster.step
+        fail(cluster, lacking("optimizer", max_micro=caps_of(cluster).max_micro))
+        cluster.run(60)
+        assert caps_of(cluster) == Caps(max_micro=4)
+    assert len(cluster.told(CapLowered)) == 1
+    assert len(cluster.told(WorkersFailed)) == 3
+
+
+def test_in_the_optimizer_each_kind_of_device_has_its_own_lowering():
+    """What one kind has lowered says nothing of another. Two kinds that fail in turn without a step do not go on."""
+    cluster = Cluster(2).run(30)
+    fail(cluster, lacking("optimizer", device="A"))
+    cluster.run(2)
+    fail(cluster, lacking("optimizer", device="B", max_micro=4))
+    assert (caps_of(cluster, "A"), caps_of(cluster, "B")) == (Caps(max_micro=4), Caps(max_micro=2))
+    cluster.run(2)
+    ends(cluster, lacking("optimizer", device="A", max_micro=2), "again")
+
+
+def test_a_new_launch_does_not_end_at_the_first_one_in_the_optimizer():
+    """The lowering of an earlier launch is kept, and the failure is tried once more."""
+    of, now = Caps(max_micro=8), Caps(max_micro=4)
+    lowered = LoweredCap(device="CPU", place="optimizer", was=of, now=now)
+    found = controller(LoweredCaps(of=of, lowered=(lowered,)))
+    failure = lacking("optimizer", max_micro=4)
+    found.failed(frozenset(), frozenset(), failure, None, (failure,))
+    assert found.caps.lowered == (lowered,)
 
 
 @pytest.mark.parametrize("place", ELSEWHERE)

@@ -33,6 +33,20 @@ def test_a_catalog(tmp_path, name):
     )
 
 
+@pytest.mark.parametrize("name", ["vms.csv", "vms"])
+def test_a_mark_at_the_start_is_no_part_of_a_name(tmp_path, name):
+    """Spreadsheets write it. Other columns may be there twice, or have no name."""
+    twice = HEADER.replace("vCPUs,MemoryGiB", ",")
+    assert read(tmp_path, "\ufeff" + twice + ROWS, name) == read(tmp_path, HEADER + ROWS, name)
+    assert read(tmp_path, "\ufeffgpus: {l4: {spot: 1}}") == (Offer(gpu="l4", gpus=1, on_demand=None, spot=1.0),)
+
+
+def test_merged_keys_are_no_repetition(tmp_path):
+    """As YAML has it."""
+    text = "gpus:\n  l4: &base {on_demand: 1, spot: 2}\n  h100: {<<: *base, on_demand: 4}\n"
+    assert [(offer.on_demand, offer.spot) for offer in read(tmp_path, text)] == [(1.0, 2.0), (4.0, 2.0)]
+
+
 def test_a_list_by_hand(tmp_path):
     """Dollars per hour and GPU. A node of several is rented as a whole."""
     text = "gpus:\n  h100-80g: {on_demand: 3.5, spot: 1, gpus_per_node: 8}\n  l4: {on_demand: 7e-1}\n"
@@ -52,6 +66,19 @@ def test_a_list_by_hand(tmp_path):
         ("gpus: {l4: {price: 1}}", "gpus.l4.price: found 1 (a whole number). There is no such key"),
         ("gpus: {l4: {on_demand: 1, gpus_per_node: 0}}", "gpus.l4.gpus_per_node: found 0"),
         ("gpu: {}\ngpus: {l4: {spot: 1}}", "gpu: found an empty section. There is no such key"),
+        ("gpus: {l4: {}}", "gpus.l4.on_demand: found nothing. Write dollars per hour and GPU, 0 or more, as on_demand"),
+        ("gpus: {l4: {gpus_per_node: 8}, h100: {spot: 1}}", "gpus.l4.on_demand: found nothing"),
+        ("gpus: {l4: {on_demand: null}}", "gpus.l4.on_demand: found null. Write dollars per hour and GPU"),
+        ("gpus: {l4: {}, h100: {spot: 1}}", "gpus.l4.on_demand: found nothing"),
+        ('gpus: {" ": {spot: 1}}', "gpus: found a GPU without a name. Write one, such as H100"),
+        ("gpus: {3090: {spot: 1}}", "gpus: found the key 3090 (a whole number). Write a name that is text"),
+        ("gpus:\n  l4: {spot: 1}\n  l4: {spot: 2}\n", "line 3, column 3: found a YAML mistake (the key l4 twice, also"),
+        (
+            "gpus: {l4: {spot: 1, spot: 2}}",
+            "line 1, column 22: found a YAML mistake (the key spot twice, also on line 1)",
+        ),
+        ("gpus: {a100-80g: {spot: 1}, A100-80GB: {spot: 2}}", 'found the same GPU as "a100-80g". Keep one of them'),
+        (HEADER.replace("vCPUs", "Price") + ROWS, "found the column Price 2 times. Keep one of them"),
         (HEADER, "found no price of a GPU"),
         (HEADER + "a,L4,1,4,16,,free,,r,z\n", 'line 2, Price: found "free". Write a number from 0 to 10^9, or nothing'),
         (HEADER + "a,L4,1,4,16,,nan,,r,z\n", 'line 2, Price: found "nan"'),

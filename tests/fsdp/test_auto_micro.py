@@ -144,3 +144,20 @@ def test_no_room_for_the_longest_sample_is_refused(workers, tmp_path):
     with pytest.raises(UserError, match=r"batch.max_tokens auto: one sample does not fit into CPU") as none:
         workers.run(with_room, 1, 1000, job, url)
     assert not any("Lower batch.max_tokens" in str(error.value) for error in (one, none))
+
+
+def test_a_gpu_that_is_too_small_is_told_how_to_find_a_way_out(texts):
+    """Workers measure no other models. How many GPUs would do is arithmetic."""
+    job = auto_job(texts, workers={"max": 2})
+    memory = memory_of(job, "cuda", footprint)
+    room = 2**30 * 3
+    large = replace(memory.found.units.blocks[0], trained=10**9)
+    units = replace(memory.found.units, blocks=(large,) * len(memory.found.units.blocks))
+    memory = replace(memory, found=replace(memory.found, units=units))
+    said = (
+        r"one sample does not fit into NVIDIA L4 .*2 GPUs lack .* planner plan JOB --gpu 3g tries settings one by one"
+    )
+    with pytest.raises(UserError, match=said):
+        auto_micro._fitting(job, memory, batch_sizes(job), 2, "NVIDIA L4", room)
+    with pytest.raises(UserError, match=r"With 2 GPUs \(workers.max: 2\) it fits\. planner plan JOB --gpu 20g tries"):
+        auto_micro._fitting(auto_job(texts, workers={"max": 1}), memory, batch_sizes(job), 1, "NVIDIA L4", 20 * 2**30)

@@ -7,12 +7,16 @@ from dataclasses import replace
 import pytest
 import torch
 from own_loops import HEAD, own_job
-from planted_memory import ASKED_BYTES, Planter, plant
+from planted_memory import ASKED_BYTES, PLACES, Planter, plant
 from verifiers import audited, run_script
 from worker_functions import make_job, records
 
 from planner.base.memory_errors import OutOfMemory, memory_error_in
-from planner.plan.lowered_caps import Caps, LoweredCap, LoweredCaps
+from planner.job import Job
+from planner.plan.lowered_caps import Caps, LoweredCap, LoweredCaps, lower
+from planner.store.run_folder import RunFolder
+from planner.store.storage import Storage
+from planner.train.checkpoints import checkpoint
 from planner.train.generation import train
 from planner.train.hooks import Hooks
 from planner.train.models import head
@@ -172,6 +176,41 @@ def test_a_run_with_lowered_caps_is_audited_and_has_the_same_losses(
     assert (found.clean, found.lost, found.repeated) == (True, 0, 0), found.findings
     code, output = run_script(lowered)
     assert code == 0, output
+
+
+def test_one_at_each_place_leaves_the_weights_of_an_undisturbed_run(workers, texts, tmp_path):
+    """Each group goes on with half of the cap from the newest commit. Nothing of the half updated weights is left."""
+    job = make_job(texts, global_batch=64, max_micro=32, steps=8, eval={"samples": 5, "every": 2})
+    sections = job.model_dump(by_alias=True)
+    sections["checkpoint"]["every"] = 2
+    sections["train"]["optimizer"]["eps"] = 1e-4  # else rounding decides the direction of gradients close to 0
+    job = Job.model_validate(sections)
+    faults = [(step, place, 0) for step, place in enumerate(PLACES, 2)]
+    plant(tmp_path, faults)
+    run, plain, caps = str(tmp_path / "run"), str(tmp_path / "plain"), [LoweredCaps(of=Caps(max_micro=32))]
+    for _ in faults:
+        facts, _ = workers.run(planted, 1, job, run, str(tmp_path), caps[-1])[0]
+        was, now = (
+            Caps(max_micro=facts.max_micro),
+            lower(Caps(max_micro=facts.max_micro), samples=facts.samples, tokens=None, longest=None),
+        )
+        caps.append(caps[-1].with_one(LoweredCap(device="CPU", place=facts.place, was=was, now=now)))
+    assert workers.run(with_caps, 1, job, run, caps[-1], 8) == [8]
+    assert [each.now.max_micro for each in caps[-1].lowered] == [16, 8, 4, 2, 1]
+    found = audited(run)
+    assert (found.clean, found.lost, found.repeated, found.steps) == (True, 0, 0, 8), found.findings
+    for phase in found.phases:
+        assert workers.run(with_caps, 1, job, plain, caps[phase.generation - 1], phase.end_step) == [phase.end_step]
+    weights, wanted = weights_of(run), weights_of(plain)
+    assert weights.keys() == wanted.keys()
+    for name, tensor in weights.items():
+        torch.testing.assert_close(tensor, wanted[name], rtol=1e-4, atol=1e-6, msg=name)
+
+
+def weights_of(url):
+    """The weights of a run's newest commit."""
+    run = RunFolder(Storage(url))
+    return dict(checkpoint.read(run.storage, run.manifest(run.commits()[-1]), "model/"))
 
 
 def test_torchs_errors_of_cuda_are_recognized():

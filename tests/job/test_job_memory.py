@@ -20,6 +20,7 @@ from planner.job.memory import (
     sample_size,
 )
 from planner.plan import make_plan
+from planner.plan.lowered_caps import Caps
 from planner.plan.memory import Footprint, Live, Pass, SampleSize, Unit, Units
 from planner.plan.plan import ceil_div
 
@@ -263,3 +264,10 @@ def test_the_longest_pair_by_length():
     batch = {"global": 64, "max_micro": 8, "max_tokens": 2048}
     job = make_job(model=hf(), data={"kind": "pairs", "path": "rows"}, objective={"kind": "ipo"}, batch=batch)
     assert sample_size(job, 300).tokens == 192
+
+
+def test_auto_has_the_lowered_caps_of_the_number_that_it_can_mean():
+    """A change from one to the other forgets none of them. docs/elastic.md says so."""
+    auto, number = (make_job(batch={"global": 64, "max_micro": most}) for most in ("auto", 64))
+    assert Caps.of(batch_sizes(auto)) == Caps.of(batch_sizes(number)) == Caps(max_micro=64)
+    assert Caps.of(batch_sizes(make_job(batch={"global": 8192, "max_micro": "auto"}))) == Caps(max_micro=4096)

@@ -330,7 +330,10 @@ FAILURES = [
     ),
     (
         failures.StopsForMemory(reason=lacking(), why="again", max_micro=None, max_tokens=None),
-        f"{LACKING}, for the second time there, with batch.max_micro: 8: a lower cap does not help. {OTHER_WAYS}",
+        (
+            f"{LACKING}, for the second time there without a new step in between, with batch.max_micro: 8: a lower cap "
+            f"does not help. {OTHER_WAYS}"
+        ),
     ),
     (failures.WorkersFailed(reason=FAILED), "the workers failed: it died"),
     (
