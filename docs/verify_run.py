@@ -73,6 +73,7 @@ BY_LENGTH = 2  # the version in which lengths of samples decide who computes whi
 MOST_BYTES, MOST_LINE_BYTES = 2**30, 2**26  # of a manifest or a job, and of a ledger's line
 MOST_GLOBAL_BATCH, MOST_WORKERS = 2**20, 65_536
 MOST_OF_LIMIT = {"max_micro": 4096, "max_tokens": 2**24, "attention_at": 2**24}  # each is at least 1
+SEQUENCES = {"text": 1, "jsonl": 1, "tokens": 1, "chat": 1, "pairs": 2, "feedback": 1}  # that a sample becomes
 RATE_TOLERANCE = 1e-12  # of the peak: a cosine's last bits differ from machine to machine
 PAIRWISE = ("pairwise_feedback", "prompt output_A output_B label")  # a row's type in HALOs, and its keys
 FORMS = {
@@ -1314,7 +1315,7 @@ def check_settings(header: dict, before: dict, job: dict, unread: list[tuple[str
             yield f"another {field!r} is on record than its job has"
     if header["facts"].get("after") != job.get("after"):
         yield "another earlier run is on record than its job has"
-    yield from check_limits(header, job["batch"])
+    yield from check_limits(header, job)
     is_by_length = header["layout_version"] == BY_LENGTH
     if header["layout_version"] not in LAYOUTS:
         known = " and ".join(map(str, LAYOUTS))
@@ -1325,15 +1326,28 @@ def check_settings(header: dict, before: dict, job: dict, unread: list[tuple[str
         yield f"its plan is not what layout version {header['layout_version']} gives"
 
 
-def check_lowered(lowered: list[dict], batch: dict) -> Iterator[str]:
+def most_of(job: dict, name: str) -> object:
+    """Return a limit of a job's forward passes. With `auto`, the most that a group's devices can make of it."""
+    batch, wanted = job["batch"], job["batch"].get(name)
+    if wanted != "auto" or name == "attention_at":
+        return wanted
+    if name == "max_micro":
+        return min(MOST_OF_LIMIT[name], batch["global"])
+    # As many tokens as the most samples can have. Of another package's kind of data, any number.
+    samples, sequences = most_of(job, "max_micro"), SEQUENCES.get(job["data"]["kind"])
+    context = job["model"].get("context")
+    if sequences is None or not is_whole(samples) or not is_whole(context):
+        return MOST_OF_LIMIT[name]
+    return min(MOST_OF_LIMIT[name], samples * sequences * context)
+
+
+def check_lowered(lowered: list[dict], limits: tuple[object, object]) -> Iterator[str]:
     """Yield what is wrong with the limits that were lowered because workers ran out of memory, oldest first.
 
-    Each begins at no more than what was in force on that kind of device, and at least halves the samples.
+    `limits` are the job's, of samples and of tokens. Each lowering begins at no more than what was in force on that
+    kind of device, and at least halves the samples.
     """
-    most = batch.get("max_micro")
-    if most == "auto":
-        most = min(MOST_OF_LIMIT["max_micro"], batch["global"])
-    job = tuple(value if is_whole(value) else 0 for value in (most, batch.get("max_tokens")))
+    job = tuple(value if is_whole(value) else 0 for value in limits)
     in_force: dict[str, tuple[int, ...]] = {}
     for each in lowered:
         was, now = ((each[f"{begin}_micro"], each[f"{begin}_tokens"]) for begin in ("was", "max"))
@@ -1345,20 +1359,19 @@ def check_lowered(lowered: list[dict], batch: dict) -> Iterator[str]:
         in_force[each["device"]] = now
 
 
-def check_limits(header: dict, batch: dict) -> Iterator[str]:
-    """Yield what is wrong with the limits of a forward pass, by the section `batch` of its job."""
-    lowered = header.get("lowered", [])
+def check_limits(header: dict, job: dict) -> Iterator[str]:
+    """Yield what is wrong with the limits of a forward pass, by its job."""
+    batch, lowered = job["batch"], header.get("lowered", [])
     if lowered and current_name(batch.get("equality")) == "bitwise":
         yield "a limit was lowered on record, and batch.equality: bitwise allows none"
-    yield from check_lowered(lowered, batch)
+    yield from check_lowered(lowered, (most_of(job, "max_micro"), most_of(job, "max_tokens")))
     for key in LIMITS:
         name = key.partition(".")[2]
-        found, wanted = header.get(name), batch.get(name)
-        if wanted == "auto" and name == "max_micro":  # the group's devices decide it, up to the global batch
-            most = min([MOST_OF_LIMIT[name], batch["global"], *(each[name] for each in lowered)])
-            wanted = found if is_whole(found) and found <= most else most
+        found, wanted = header.get(name), most_of(job, name)
         if is_whole(wanted) and name != "attention_at":
             wanted = min([wanted, *(each[name] for each in lowered)])
+        if batch.get(name) == "auto" and is_whole(found) and is_whole(wanted):  # the group's devices decide it
+            wanted = min(wanted, found)
         if found != wanted or type(found) is not type(wanted):  # no job has 40.0 or true
             yield f"{key} is {found} on record, and its job says {wanted!r}"
         if not is_possible(header, name):

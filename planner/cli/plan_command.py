@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
+from planner.base.text import counted
 from planner.cli.counts import parse_counts
 from planner.cli.options import (
     JobArgument,
@@ -31,10 +32,8 @@ from planner.report.compute_text import compute_text, compute_value
 from planner.report.cost_text import Costs, cost_columns, cost_keys, cost_lines, plan_costs, surplus_lines
 from planner.report.length_table import length_keys, length_lines
 from planner.report.memory_text import (
-    AUTO,
-    AUTO_OF_RATES,
-    AUTO_WITHOUT_GPU,
     PlanMemory,
+    auto_note,
     memory_columns,
     memory_keys,
     memory_lines,
@@ -52,7 +51,7 @@ from planner.wording.event_text import text_of
 
 if TYPE_CHECKING:
     from planner.cli.plan_cluster import OnCluster
-    from planner.runner.length_costs import StepLengths
+    from planner.runner.length_costs import OpenData, StepLengths
 
 
 _ASSUMED = (
@@ -103,9 +102,9 @@ def plan(
     spec = read_job(job, set_ or [])
     asked = None if gpus is None else parse_counts(gpus)
     there = None if cluster is None else _on_cluster(cluster, spec, asked, gpu)
-    on_a_node = None if there is None else there.workers_on_a_node
-    timed = None if rates is None else plan_rates(spec, rates, prices, gpu, on_a_node)
-    found, memory = _rows(spec, asked, gpu, there, timed)
+    timed = None if rates is None else plan_rates(spec, rates, prices, gpu, _on_a_node(there))
+    data = _open_lengths(spec) if lengths else None
+    found, memory = _rows(_Asked(job=spec, counts=asked, gpu=gpu, there=there, timed=timed, data=data))
     shown = _Shown(
         job=spec,
         plans=found,
@@ -114,7 +113,7 @@ def plan(
         storage_gbps=storage_gbps,
         timed=timed,
         costs=None if timed is None else plan_costs(timed, found),
-        by_length=_length_costs(spec, [plan.world_size for plan in found]) if lengths else None,
+        by_length=None if data is None else _length_costs(spec, data, found),
         memory=memory,
     )
     if as_json:
@@ -161,7 +160,11 @@ class _Shown:
     @property
     def on_a_node(self) -> Mapping[int, int] | None:
         """Count -> the workers on the fullest node of the cluster. None without a cluster."""
-        return None if self.there is None else self.there.workers_on_a_node
+        return _on_a_node(self.there)
+
+
+def _on_a_node(there: "OnCluster | None") -> Mapping[int, int] | None:
+    return None if there is None else there.workers_on_a_node
 
 
 def _print(shown: _Shown, width: int | None) -> None:
@@ -187,17 +190,10 @@ def _print(shown: _Shown, width: int | None) -> None:
     if shown.by_length is not None:
         typer.echo("\n".join(["", *length_lines(shown.by_length, width)]))
     notes = () if there is None else there.notes
-    for note in filter(None, (_auto_note(shown), *surplus_lines(shown.plans, costs), _outside(spec, counts), *notes)):
+    auto = auto_note(spec, has_gpu=shown.memory is not None, has_rates=timed is not None)
+    auto = "" if isinstance(shown.memory, PlanMemory) else auto
+    for note in filter(None, (auto, *surplus_lines(shown.plans, costs), _outside(spec, counts), *notes)):
         typer.echo("\n".join(["", *wrapped(note, width, later="")]))
-
-
-def _auto_note(shown: _Shown) -> str:
-    """What the table assumes of `max_micro: auto`. Empty without it, and if memory is known."""
-    if shown.job.batch.max_micro != "auto" or isinstance(shown.memory, PlanMemory):
-        return ""
-    if shown.timed is not None:
-        return AUTO_OF_RATES
-    return AUTO_WITHOUT_GPU if shown.memory is None else AUTO
 
 
 def _more_keys(shown: _Shown, plan: Plan) -> dict[str, object]:
@@ -213,49 +209,62 @@ def _more_keys(shown: _Shown, plan: Plan) -> dict[str, object]:
     }
 
 
-def _rows(
-    job: Job, asked: Sequence[int] | None, gpu: str | None, there: "OnCluster | None", timed: PlanRates | None
-) -> tuple[list[Plan], PlanMemory | NotKnown | None]:
-    """A plan for each row, and what it needs of a GPU. With `max_micro: auto`, it has what fits, or what rates say.
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """What decides the rows."""
 
-    A price list may name GPUs that planner does not know. Their memory is not known then.
+    job: Job
+    counts: Sequence[int] | None
+    """that the user names"""
+    gpu: str | None
+    there: "OnCluster | None"
+    timed: PlanRates | None
+    data: "OpenData | None"
+
+
+def _rows(asked: _Asked) -> tuple[list[Plan], PlanMemory | NotKnown | None]:
+    """A plan for each row, and what it needs of a GPU. With an `auto` cap, it has what fits, or what rates say.
+
+    With data, that is for its longest sample. A price list may name GPUs that planner does not know. Their memory is
+    not known then.
 
     Raises:
-        UserError: `batch.max_micro` is `auto`, and nothing fits into the GPU that the user names.
+        UserError: a cap is `auto`, and nothing fits into the GPU that the user names.
     """
-    found = plans(job, asked if there is None else there.counts)
-    if timed is not None and job.batch.max_micro == "auto":
-        found = list(map(timed.found, found))
+    job, gpu, there, timed = asked.job, asked.gpu, asked.there, asked.timed
+    found = plans(job, asked.counts if there is None else there.counts)
+    if timed is not None and job.batch.auto_cap:
+        found = [timed.found(plan, job.batch.auto_cap) for plan in found]
     memory: PlanMemory | NotKnown | None = None
     if gpu is not None and timed is not None and timed.offers and not has_kind(gpu):
         why = f"planner does not know the GPU {gpu}. Use its memory, such as --gpu 24g, without --prices"
         memory = NotKnown(reason=why)
     elif gpu is not None:
-        memory = _tried(job, found, gpu)
+        memory = _tried(job, found, gpu, asked.data)
     elif there is not None and there.gpu:
-        memory = _memory(job, found, there.gpu)
+        memory = _memory(job, found, there.gpu, asked.data)
     return (list(memory.plans) if isinstance(memory, PlanMemory) else found), memory
 
 
-def _memory(job: Job, found: list[Plan], gpu: str) -> PlanMemory | NotKnown:
-    """What each row needs of a GPU."""
+def _memory(job: Job, found: list[Plan], gpu: str, data: "OpenData | None") -> PlanMemory | NotKnown:
+    """What each row needs of a GPU. With data, its longest sample counts."""
     kind = gpu_kind(gpu)
-    memory = job_memory_here(job, "cuda", _tell)
+    memory = job_memory_here(job, "cuda", _tell, longest=None if data is None else data.longest(job))
     return memory if isinstance(memory, NotKnown) else plan_memory(job, memory, found, kind)
 
 
-def _tried(job: Job, found: list[Plan], gpu: str) -> PlanMemory | NotKnown:
+def _tried(job: Job, found: list[Plan], gpu: str, data: "OpenData | None") -> PlanMemory | NotKnown:
     """And what to change if no row fits.
 
     Raises:
-        UserError: `batch.max_micro` is `auto`, and nothing fits.
+        UserError: a cap is `auto`, and nothing fits.
     """
-    rows = _memory(job, found, gpu)
+    rows = _memory(job, found, gpu, data)
     if isinstance(rows, NotKnown) or (wrong := misfit(job, rows)) is None:
         return rows
     rows = replace(rows, ways=ways_out_here(wrong, rows.of_job, _tell))
     if rows.refused and rows.ways is not None:
-        raise UserError(f"batch.max_micro auto: {rows.refused}. {ways_text(rows.ways)}")
+        raise UserError(f"batch.{job.batch.auto_cap} auto: {rows.refused}. {ways_text(rows.ways)}")
     return rows
 
 
@@ -273,12 +282,18 @@ def _require_rates(rates: str | None, prices: str | None) -> None:
         raise UserError("--prices needs seconds per step. Write --rates with a file that planner fit RUN wrote")
 
 
-def _length_costs(job: Job, counts: list[int]) -> "StepLengths":
+def _open_lengths(job: Job) -> "OpenData":
     from planner.cli.activity import progress_bar
-    from planner.runner.length_costs import length_costs  # loads numpy and the data, which other plans do not need
+    from planner.runner.length_costs import open_lengths  # loads numpy and the data, which other plans do not need
 
     with progress_bar("data checked") as progress:
-        return length_costs(job, counts, progress)
+        return open_lengths(job, progress)
+
+
+def _length_costs(job: Job, data: "OpenData", found: list[Plan]) -> "StepLengths":
+    from planner.runner.length_costs import costs_of
+
+    return costs_of(job, data, found)
 
 
 def _on_cluster(file: str, job: Job, asked: list[int] | None, gpu: str | None) -> "OnCluster":
@@ -291,12 +306,19 @@ def _on_cluster(file: str, job: Job, asked: list[int] | None, gpu: str | None) -
 
 def _heading(job: Job) -> list[str]:
     batch = job.batch
-    caps = "as many as fit" if batch.max_micro == "auto" else f"at most {batch.max_micro}"
-    if batch.max_tokens is not None:
-        caps += f" samples and {batch.max_tokens:,} tokens"
-    first = f"{job.name}: global batch {batch.global_batch}, {caps} in a micro-batch"
+    first = f"{job.name}: global batch {batch.global_batch}, {_caps(job)} in a micro-batch"
     by_length = [] if batch.max_tokens is None else [_ASSUMED]
     return [first, *map(text_of, conversions(job)), *by_length]
+
+
+def _caps(job: Job) -> str:
+    """The caps of a micro-batch. With `max_tokens`, `max_micro: auto` adds none."""
+    samples, tokens = job.batch.max_micro, job.batch.max_tokens
+    if tokens is None:
+        return "as many as fit" if samples == "auto" else f"at most {samples}"
+    if tokens == "auto":
+        return "as many tokens as fit" + ("" if samples == "auto" else f" and at most {counted(samples, 'sample')}")
+    return f"at most {tokens:,} tokens" if samples == "auto" else f"at most {samples} samples and {tokens:,} tokens"
 
 
 def _outside(job: Job, counts: list[int]) -> str:

@@ -3,10 +3,10 @@
 import numpy as np
 
 from planner.base.text import counted
-from planner.data.base import SampleDataset
+from planner.data.base import Measurable, SampleDataset
 from planner.data.evaluation import training_part
 from planner.errors import DataError
-from planner.job import Job
+from planner.job import Job, batch_sizes
 
 # Some megabytes at a time: a window may have a document for every second token.
 _ROWS_PER_READ = 2**14
@@ -21,9 +21,11 @@ def require_fitting(job: Job, dataset: SampleDataset) -> None:
     Raises:
         DataError: a sample is longer, or the lengths are not known.
     """
-    most, window = job.batch.max_tokens, job.data.sample_tokens(job.model)
-    if most is None:
+    if job.batch.max_tokens is None:
         return
+    most = batch_sizes(job).max_tokens if job.batch.max_tokens == "auto" else job.batch.max_tokens
+    window = job.data.sample_tokens(job.model)
+    assert most is not None  # auto stands for a number
     require_lengths(dataset)
     is_bound = window is not None and window <= most
     # One row shows whether lengths are known at all.
@@ -37,13 +39,16 @@ def require_fitting(job: Job, dataset: SampleDataset) -> None:
 
 
 def longest_sample(job: Job, dataset: SampleDataset) -> int | None:
-    """Tokens of the longest sample, those for evaluation included. None without `batch.max_tokens`.
+    """Tokens of the longest sample, those for evaluation included.
 
-    For windows and packed rows it is the most that one may have, so that no length is taken.
+    For windows and packed rows it is the most that one may have, so that no length is taken. None for rows on demand
+    without `batch.max_tokens`: they would be tokenized only for this.
     """
-    if job.batch.max_tokens is None:
+    if (window := job.data.sample_tokens(job.model)) is not None:
+        return window
+    if job.batch.max_tokens is None and isinstance(training_part(dataset), Measurable):
         return None
-    return job.data.sample_tokens(job.model) or _longest(dataset, dataset.num_rows)[1]
+    return _longest(dataset, dataset.num_rows)[1]
 
 
 def require_lengths(dataset: SampleDataset) -> None:

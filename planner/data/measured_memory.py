@@ -47,7 +47,12 @@ class Measure(Protocol):
 
 
 def memory_of(
-    job: Job, device: Device, measure: Measure, tell: Callable[[str], None] = lambda _: None
+    job: Job,
+    device: Device,
+    measure: Measure,
+    tell: Callable[[str], None] = lambda _: None,
+    *,
+    longest: int | None = None,
 ) -> JobMemory | NotKnown:
     """What the job's workers need of memory, or why that is not known. Nothing is downloaded.
 
@@ -56,15 +61,17 @@ def memory_of(
         device: of its workers.
         measure: is called for a model that was not measured here before.
         tell: is told, before a model is measured, what is done.
+        longest: tokens of the longest sample of its data. None: as many as the job allows.
     """
     if isinstance(job.model, OwnModel):
         return NotKnown(reason="your own loop makes the model")
     try:
         folder, reference = _folders(job)
-        found = _footprint(job, folder, reference, device, measure, tell)
+        sample = sample_size(job, longest)
+        found = _footprint(job, folder, reference, sample, device, measure, tell)
     except UserError as error:
         return NotKnown(reason=str(error))
-    return found if isinstance(found, NotKnown) else job_memory(job, found, device)
+    return found if isinstance(found, NotKnown) else job_memory(job, found, device, longest)
 
 
 def _folders(job: Job) -> tuple[ModelFolder | None, ModelFolder | None]:
@@ -93,11 +100,11 @@ def _footprint(
     job: Job,
     folder: ModelFolder | None,
     reference: ModelFolder | None,
+    sample: SampleSize,
     device: Device,
     measure: Measure,
     tell: Callable[[str], None],
 ) -> Footprint | NotKnown:
-    sample = sample_size(job)
     file = cache_folder() / FOOTPRINTS / f"{_digest(job, folder, reference, sample, device)}.json"
     if (kept := _read(file, sample)) is not None:
         return kept

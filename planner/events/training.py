@@ -42,9 +42,11 @@ class AttentionChosen(Event, name="attention_chosen"):
 
 
 class MicroBatchFitted(Event, name="micro_batch_fitted"):
-    """`batch.max_micro: auto` became a number, by the memory of a group's devices."""
+    """A cap on micro-batches that is `auto` became a number, by the memory of a group's devices."""
 
     max_micro: int
+    max_tokens: int | None = None
+    """what `batch.max_tokens: auto` became. None without it: then `max_micro` is what `auto` became"""
     device: str
     """kind of device: a GPU's name, or `CPU`"""
     needed_bytes: int

@@ -13,7 +13,7 @@ from planner.job.after import AfterRun
 from planner.job.data import Data
 from planner.job.data_registry import DATA_KINDS, data_spec_of
 from planner.job.kind_registry import KindField
-from planner.job.model import Model
+from planner.job.model import Model, OwnModel
 from planner.job.objective import Objective, ReferenceChoice
 from planner.job.objective_registry import OBJECTIVES, spec_of
 from planner.job.objectives.lm import LmObjective
@@ -22,6 +22,7 @@ from planner.job.section import Section
 from planner.job.settings import Batch, Checkpoint, Eval, Train, Workers
 from planner.job.tracking import Trackers
 from planner.plan import BatchSizes, WorkerRange, worker_range
+from planner.plan.factory import MAX_TOKENS
 
 
 class Job(Section):
@@ -220,6 +221,23 @@ class Job(Section):
         return self.checkpoint.path or f"runs/{self.name}"
 
 
+def sequences_of(job: Job) -> int:
+    """How many sequences a sample becomes: 2 of a pair."""
+    return 2 if data_spec_of(job.data).samples == "pairs" else 1
+
+
+def most_sample_tokens(job: Job) -> int:
+    """The most tokens that a sample may have: each of its sequences fills the context."""
+    assert not isinstance(job.model, OwnModel)  # its loop makes its samples
+    return sequences_of(job) * (job.data.sample_tokens(job.model) or job.model.context)
+
+
+def _most_tokens(job: Job) -> int | None:
+    """`batch.max_tokens`. With `auto`, the most that could help: as many as the most samples could have."""
+    most = job.batch.max_tokens
+    return min(job.batch.most_micro * most_sample_tokens(job), MAX_TOKENS) if most == "auto" else most
+
+
 def batch_sizes(job: Job) -> BatchSizes:
     """The batch settings that a plan is made from."""
     batch = job.batch
@@ -227,7 +245,7 @@ def batch_sizes(job: Job) -> BatchSizes:
         global_batch=batch.global_batch,
         max_micro=batch.most_micro,
         equality=batch.equality,
-        max_tokens=batch.max_tokens,
+        max_tokens=_most_tokens(job),
         attention_at=batch.attention_at,
     )
 

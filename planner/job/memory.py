@@ -11,14 +11,14 @@ from planner.base.text import counted
 from planner.job.compute import VARLEN, compute_rule, packing_setting
 from planner.job.data_registry import data_spec_of
 from planner.job.gradient import accumulator_placement, gradient_rule
-from planner.job.job import Job
-from planner.job.model import GptModel, HfModel, OwnModel
+from planner.job.job import Job, most_sample_tokens, sequences_of
+from planner.job.model import GptModel, HfModel
 from planner.job.objectives.lm import LmObjective
 from planner.job.objectives.sft import SftObjective
 from planner.job.optimizer import AdamW, OwnOptimizer, optimizer_tensors
 from planner.plan import BatchSizes, Plan, make_plan
 from planner.plan.by_length import ByLength
-from planner.plan.factory import MAX_MICRO
+from planner.plan.factory import MAX_MICRO, MAX_TOKENS
 from planner.plan.memory import Footprint, MemoryRules, SampleSize, WorkerMemory, worker_memory
 from planner.plan.plan import ceil_div
 
@@ -32,6 +32,8 @@ _SLACK = 0.05
 _CPU_SLACK = 1.0
 # Assumed: buffers of NCCL's channels between GPUs.
 _NCCL_BYTES = 2**30
+TOKEN_STEP = 64
+"""caps on tokens that follow from memory, and lengths that are measured, are multiples of this"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +44,8 @@ class JobMemory:
     rules: MemoryRules
     element_bytes: int
     """per trained parameter, of gradient sums"""
-    row_tokens: int
-    """of a micro-batch by length: `batch.max_tokens`. 0 without it"""
+    longest: int
+    """tokens of the longest sample, its sequences together"""
     mask_bytes_per_square: int
     """bytes per pair of tokens in one row, of a mask that keeps documents apart. 0 without one"""
     device: Device
@@ -72,13 +74,23 @@ class GpuNeed:
         return self.tensors.peak_bytes + self.workspace
 
 
-def sample_size(job: Job) -> SampleSize:
-    """The longest sample that the job allows."""
-    model = job.model
-    assert not isinstance(model, OwnModel)  # its loop makes its samples
+def sample_size(job: Job, longest: int | None = None) -> SampleSize:
+    """The longest sample, in a micro-batch: of the job's data if that is known, else the longest that the job allows.
+
+    Args:
+        job: the job.
+        longest: tokens of the longest sample of its data. Those of a pair may be of one of its sequences, to which the
+            other one is padded. Rounded up, so that data of about the same length are measured once.
+    """
+    rows = sequences_of(job)
+    tokens = most_sample_tokens(job) // rows
+    # Partners make sequences of their own, as long as the context allows.
+    if longest is not None and not data_spec_of(job.data).has_partners:
+        each = longest if job.batch.max_tokens is None else ceil_div(longest, rows)
+        tokens = min(tokens, TOKEN_STEP * ceil_div(each, TOKEN_STEP))
     return SampleSize(
-        rows=2 if data_spec_of(job.data).samples == "pairs" else 1,
-        tokens=job.data.sample_tokens(model) or model.context,
+        rows=rows,
+        tokens=tokens,
         is_summed=isinstance(job.objective, LmObjective | SftObjective),
     )
 
@@ -89,8 +101,8 @@ def needs_second_model(job: Job) -> bool:
     return job.reference.source == "model" and (job.reference.model is not None or not is_adapted)
 
 
-def job_memory(job: Job, found: Footprint, device: Device) -> JobMemory:
-    """Join a measured model with its job."""
+def job_memory(job: Job, found: Footprint, device: Device, longest: int | None = None) -> JobMemory:
+    """Join a measured model with its job. `longest`: as in `sample_size`."""
     rule, optimizer = gradient_rule(job), job.train.optimizer
     assert not isinstance(optimizer, OwnOptimizer)
     is_fused = isinstance(optimizer, AdamW) and device == "cuda" and not rule.is_fixed_point
@@ -107,7 +119,7 @@ def job_memory(job: Job, found: Footprint, device: Device) -> JobMemory:
             has_fast_exchange=device == "cuda",
         ),
         element_bytes=rule.element_bytes,
-        row_tokens=job.batch.max_tokens or 0,
+        longest=most_sample_tokens(job) if longest is None else longest,
         mask_bytes_per_square=_mask_bytes(job, device),
         device=device,
     )
@@ -135,10 +147,11 @@ def tensors_of(memory: JobMemory, plan: Plan, gpu_bytes: int | None) -> WorkerMe
     found, sample = memory.found, memory.found.sample
     state = ceil_div(4 * found.units.trained + found.units.frozen_bytes, plan.world_size)
     free = max((gpu_bytes or 0) - _CUDA_BYTES - state, 0)
-    row = sample.rows * sample.tokens
-    is_by_length = isinstance(plan, ByLength)
-    samples = memory.row_tokens / row if is_by_length else plan.max_micro_batch
-    mask = memory.mask_bytes_per_square * (memory.row_tokens**2 or round(samples * sample.rows) * sample.tokens**2)
+    is_by_length, samples = isinstance(plan, ByLength), float(plan.max_micro_batch)
+    squares = plan.max_micro_batch * sample.rows * sample.tokens**2
+    if isinstance(plan, ByLength):
+        tokens = _most_row_tokens(plan, memory.longest)
+        samples, squares = tokens / (sample.rows * sample.tokens), tokens**2
     return worker_memory(
         found,
         memory.rules,
@@ -147,8 +160,13 @@ def tensors_of(memory: JobMemory, plan: Plan, gpu_bytes: int | None) -> WorkerMe
         # By length, a step may take more rounds than samples of equal length would.
         rounds=max(plan.accumulation_steps, 2 if is_by_length else 1),
         placement=accumulator_placement(plan, found.units.trained, free, memory.element_bytes),
-        mask_bytes=mask,
+        mask_bytes=memory.mask_bytes_per_square * squares,
     )
+
+
+def _most_row_tokens(plan: ByLength, longest: int) -> int:
+    """Tokens of the largest micro-batch that a plan by length may have: it has no more than the most samples have."""
+    return min(plan.max_tokens, min(plan.max_micro, plan.global_batch) * longest)
 
 
 def gpu_need(memory: JobMemory, plan: Plan, gpu_bytes: int) -> GpuNeed:
@@ -178,13 +196,15 @@ def micro_batches(plan_share: int, most: int) -> Iterator[int]:
 
 
 def refusal(memory: JobMemory, sizes: BatchSizes, counts: Sequence[int], device: str, num_bytes: int) -> str:
-    """Why no worker count fits: the three that lack the least."""
+    """Why no worker count fits: the three that lack the least. With a cap on tokens in `sizes`, that cap decides."""
     lacking = sorted((least_need(memory, sizes, count, num_bytes).total - num_bytes, count) for count in counts)
     nearest = "; ".join(
         f"{counted(count, 'GPU')} {'lacks' if count == 1 else 'lack'} {size_text(bytes_)}{' each' if count > 1 else ''}"
         for bytes_, count in lacking[:3]
     )
-    return f"one sample does not fit into {device} ({size_text(num_bytes)}): {nearest}"
+    most = sizes.max_tokens
+    what = "one sample" if most is None or most <= memory.longest else f"a micro-batch of {most:,} tokens"
+    return f"{what} does not fit into {device} ({size_text(num_bytes)}): {nearest}"
 
 
 def largest_micro(memory: JobMemory, sizes: BatchSizes, world_size: int, gpu_bytes: int) -> int:
@@ -207,10 +227,10 @@ def least_need(memory: JobMemory, sizes: BatchSizes, world_size: int, gpu_bytes:
 
     With a cap on tokens, that cap decides.
     """
-    plans = [make_plan(replace(sizes, max_micro=1), world_size)]
-    if sizes.max_tokens is None:
-        at_once = takewhile(lambda plan: plan.accumulation_steps == 1, _plans_by_size(sizes, world_size))
-        plans += list(at_once)[-1:]
+    if sizes.max_tokens is not None:
+        return gpu_need(memory, make_plan(sizes, world_size), gpu_bytes)
+    at_once = takewhile(lambda plan: plan.accumulation_steps == 1, _plans_by_size(sizes, world_size))
+    plans = [make_plan(replace(sizes, max_micro=1), world_size), *list(at_once)[-1:]]
     return min((gpu_need(memory, plan, gpu_bytes) for plan in plans), key=lambda need: need.total)
 
 
@@ -219,3 +239,27 @@ def _plans_by_size(sizes: BatchSizes, world_size: int) -> Iterator[Plan]:
     share = make_plan(replace(sizes, max_micro=MAX_MICRO), world_size).step_cost
     for size in micro_batches(share, MAX_MICRO):
         yield make_plan(replace(sizes, max_micro=size), world_size)
+
+
+def largest_tokens(memory: JobMemory, sizes: BatchSizes, world_size: int, gpu_bytes: int) -> int:
+    """The largest cap on the tokens of a micro-batch that fits a GPU. 0 if the longest sample does not fit.
+
+    It is at least that sample, and at most its share of the longest samples: with that, each step has the fewest rounds
+    that `max_micro` allows. It is a multiple of 64 unless it is one of these bounds, or the cap of `sizes`.
+    """
+    share = min(ceil_div(sizes.global_batch, world_size), sizes.max_micro)
+    most = min(share * memory.longest, sizes.max_tokens or MAX_TOKENS)
+
+    def fits(tokens: int) -> bool:
+        plan = make_plan(replace(sizes, max_tokens=tokens), world_size)
+        return gpu_need(memory, plan, gpu_bytes).total <= gpu_bytes
+
+    if fits(most):
+        return most
+    least = min(memory.longest, most)
+    if not fits(least):
+        return 0
+    # Activations and masks grow with the tokens, and nothing else depends on them.
+    steps = range(least // TOKEN_STEP + 1, ceil_div(most, TOKEN_STEP))
+    fitting = bisect_left(steps, True, key=lambda step: not fits(step * TOKEN_STEP))
+    return steps[fitting - 1] * TOKEN_STEP if fitting else least

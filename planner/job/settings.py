@@ -25,12 +25,11 @@ class Batch(Section):
         description="most samples that fit into one forward pass. auto: each worker group computes how many (not in "
         "bitwise runs)"
     )
-    max_tokens: int | None = Field(
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | Literal["auto"] | None = Field(
         default=None,
-        ge=1,
-        le=MAX_TOKENS,
         description="most tokens of a micro-batch. With it, samples of unequal length form micro-batches without "
-        "padding, and workers get equal numbers of tokens. null means that only samples are counted",
+        "padding, and workers get equal numbers of tokens. auto: each worker group computes how many (not in bitwise "
+        "runs). null means that only samples are counted",
     )
     attention_at: int | None = Field(
         default=None,
@@ -50,12 +49,19 @@ class Batch(Section):
         """`max_micro`. With `auto`, the most that could help: workers find out what fits when there are some."""
         return min(self.global_batch, MAX_MICRO) if self.max_micro == "auto" else self.max_micro
 
+    @property
+    def auto_cap(self) -> Literal["max_tokens", "max_micro", ""]:
+        """The cap that worker groups compute. Of both, tokens decide. Empty if both are numbers."""
+        if self.max_tokens == "auto":
+            return "max_tokens"
+        return "max_micro" if self.max_micro == "auto" else ""
+
     @model_validator(mode="after")
     def _bits_need_a_number(self) -> Self:
-        if self.max_micro == "auto" and self.equality == "bitwise":
+        if self.auto_cap and self.equality == "bitwise":
             raise ValueError(
-                "max_micro auto follows from the GPUs, and with equality bitwise the bits follow from max_micro. Write "
-                "a number: planner plan JOB --gpu NAME shows which ones fit"
+                f"{self.auto_cap} auto follows from the GPUs, and with equality bitwise the bits follow from "
+                f"{self.auto_cap}. Write a number: planner plan JOB --gpu NAME shows which ones fit"
             )
         return self
 

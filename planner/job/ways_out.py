@@ -4,7 +4,6 @@ Settings are tried one by one in a fixed order, each alone, until one fits. If n
 until they fit together. Measuring takes seconds, so a caller's function is called only where that rule needs it.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -14,7 +13,7 @@ from pydantic import ValidationError
 
 from planner.base.text import counted
 from planner.job.job import Job, workers_of
-from planner.job.memory import JobMemory, gpu_need, largest_micro, least_need
+from planner.job.memory import JobMemory, gpu_need, largest_micro, largest_tokens, least_need
 from planner.job.model import HfModel
 from planner.job.section import STORED_JOB
 from planner.plan import BatchSizes, make_plan
@@ -23,7 +22,6 @@ from planner.plan.factory import MAX_WORKERS
 
 MOST_GPUS = 8
 """times the GPUs of a plan: the most that are looked at"""
-_CAP_STEP = 64
 _LORA: Mapping[str, Any] = {}
 
 
@@ -147,27 +145,18 @@ class Misfit:
 
         `before` are settings that this is added to.
         """
-        if self.sizes.max_tokens is not None:
-            return self._fewer_tokens(memory, before)
-        if self.job.batch.max_micro == "auto" or make_plan(self.sizes, self.world_size).max_micro_batch == 1:
+        sizes = self.sizes
+        if sizes.max_tokens is not None:
+            if sizes.max_tokens <= memory.longest:
+                return []
+            most = largest_tokens(memory, sizes, self.world_size, self.num_bytes) or memory.longest
+            sizes, text = replace(sizes, max_tokens=most), f"batch.max_tokens: {most}"
+        elif self.job.batch.max_micro == "auto" or make_plan(sizes, self.world_size).max_micro_batch == 1:
             return []
-        most = largest_micro(memory, self.sizes, self.world_size, self.num_bytes) or 1
-        sizes = replace(self.sizes, max_micro=most)
-        return [replace(self, sizes=sizes).way(_joined(before, f"batch.max_micro: {most}"), memory)]
-
-    def _fewer_tokens(self, memory: JobMemory, before: str) -> list[WayOut]:
-        """As `smaller`. Caps are whole multiples of 64, or the longest sample."""
-        longest = memory.found.sample.rows * memory.found.sample.tokens
-        if memory.row_tokens <= longest:
-            return []
-
-        def way(cap: int) -> WayOut:
-            sizes, text = replace(self.sizes, max_tokens=cap), _joined(before, f"batch.max_tokens: {cap}")
-            return replace(self, sizes=sizes).way(text, replace(memory, row_tokens=cap))
-
-        caps = range(_CAP_STEP * (longest // _CAP_STEP + 1), memory.row_tokens, _CAP_STEP)
-        fitting = bisect_left(caps, True, key=lambda cap: not way(cap).fits)
-        return [way(caps[fitting - 1] if fitting else longest)]
+        else:
+            most = largest_micro(memory, sizes, self.world_size, self.num_bytes) or 1
+            sizes, text = replace(sizes, max_micro=most), f"batch.max_micro: {most}"
+        return [replace(self, sizes=sizes).way(_joined(before, text), memory)]
 
     def more_gpus(self, memory: JobMemory, before: str = "") -> list[WayOut]:
         """The fewest GPUs with which it fits, else the most that are looked at. More than samples help nothing."""
@@ -191,18 +180,17 @@ def ways_out(misfit: Misfit, memory: JobMemory, measure: Measure) -> WaysOut:
         measure: is called for jobs with other settings, unless a smaller micro-batch is enough.
     """
     smaller = misfit.smaller(memory)
-    measured = [] if any(way.fits for way in smaller) else _measured(misfit, memory, measure)
+    measured = [] if any(way.fits for way in smaller) else _measured(misfit, measure)
     return WaysOut(world_size=misfit.world_size, tried=(*measured, *smaller, *misfit.more_gpus(memory)))
 
 
-def _measured(misfit: Misfit, memory: JobMemory, measure: Measure) -> list[WayOut]:
+def _measured(misfit: Misfit, measure: Measure) -> list[WayOut]:
     """Each setting alone until one fits. Else also the first of them that fit together, or all and what to add."""
     alone, tried = changes(misfit.job), list[WayOut]()
     last: tuple[str, JobMemory] | None = None
     for change in chain(alone, combinations(misfit.job)):
         found = measure(change)
         if not isinstance(found, NotKnown):
-            found = replace(found, row_tokens=memory.row_tokens)  # of the plan
             last = change.text, found
         tried.append(misfit.way(change.text, found))
         if tried[-1].fits:

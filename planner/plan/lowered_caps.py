@@ -120,7 +120,14 @@ def wrong_lowerings(of: Caps, lowered: Collection[LoweredCap]) -> Iterator[str]:
         before[each.device] = each.now
 
 
-def misfits(of: Caps, lowered: Collection[LoweredCap], found: Caps, *, is_auto: bool = False) -> Iterator[str]:
+def misfits(
+    of: Caps,
+    lowered: Collection[LoweredCap],
+    found: Caps,
+    *,
+    is_auto: bool = False,
+    are_tokens_auto: bool = False,
+) -> Iterator[str]:
     """What is wrong with lowerings on record, or with the caps of a plan that is said to follow from them.
 
     Args:
@@ -128,10 +135,16 @@ def misfits(of: Caps, lowered: Collection[LoweredCap], found: Caps, *, is_auto: 
         lowered: those on record, oldest first.
         found: the caps of the plan on record.
         is_auto: whether the memory of the group's devices may have made the cap on samples lower.
+        are_tokens_auto: whether it may have made the cap on tokens lower.
     """
     yield from wrong_lowerings(of, lowered)
     wanted = least_caps(of, lowered)
-    if found != (replace(wanted, max_micro=min(wanted.max_micro, found.max_micro)) if is_auto else wanted):
+    least, has_tokens = wanted.least(found), found.max_tokens is not None
+    allowed = Caps(
+        max_micro=least.max_micro if is_auto else wanted.max_micro,
+        max_tokens=least.max_tokens if are_tokens_auto and has_tokens else wanted.max_tokens,
+    )
+    if found != allowed:
         yield f"its micro-batches have at most {caps_text(found)}, and its job and lowered caps say {caps_text(wanted)}"
 
 

@@ -294,15 +294,16 @@ def _check_plan(header: GenerationRecord, recipe: _Recipe) -> list[str]:
     """Compare a generation's plan with its job and its layout, and return the findings."""
     where, findings = f"generation {header.generation}", []
     is_lowered = bool(header.lowered) and header.identity.equality != "bitwise"  # there, a cap decides the bits
-    is_auto = recipe.job.batch.max_micro == "auto"  # then the group's devices decided it
-    for name in ("attention_at",) if is_lowered or is_auto else ("max_micro", "max_tokens", "attention_at"):
-        found, wanted = getattr(header, name), getattr(recipe.job.batch, name)
+    batch = recipe.job.batch
+    for name in ("attention_at",) if is_lowered or batch.auto_cap else ("max_micro", "max_tokens", "attention_at"):
+        found, wanted = getattr(header, name), getattr(batch, name)
         if found != wanted:
             findings.append(f"{where}: batch.{name} is {found} on record, and its job says {wanted}")
-    if is_lowered or is_auto:
+    if is_lowered or batch.auto_cap:  # the group's devices decided it
         of, caps = Caps.of(batch_sizes(recipe.job)), Caps.of(recorded_sizes(header))
         lowered = [each.value for each in header.lowered]
-        findings += [f"{where}: {wrong}" for wrong in misfits(of, lowered, caps, is_auto=is_auto)]
+        auto = {"is_auto": batch.max_micro == "auto", "are_tokens_auto": batch.max_tokens == "auto"}
+        findings += [f"{where}: {wrong}" for wrong in misfits(of, lowered, caps, **auto)]
     elif header.lowered:
         findings.append(f"{where}: a cap was lowered on record, and batch.equality: bitwise allows none")
     if recorded_plan(header).digest != header.plan_digest:

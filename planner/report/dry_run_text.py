@@ -11,7 +11,7 @@ from planner.job.tracking import Tracking
 from planner.plan.commit_size import NotKnown
 from planner.report.commit_text import commit_keys, dry_run_lines
 from planner.report.compute_text import compute_text, compute_value
-from planner.report.memory_text import AUTO_WITHOUT_GPU
+from planner.report.memory_text import auto_note
 from planner.report.plan_table import plan_object, plan_table
 from planner.report.text_columns import hanging
 from planner.runner.dry_run import Forecast
@@ -88,11 +88,14 @@ def _gradient(job: Job, ahead: Forecast) -> tuple[str, ...]:
 
 
 def _by_length(job: Job) -> tuple[str, ...]:
-    if job.batch.max_tokens is None:
-        return (AUTO_WITHOUT_GPU,) if job.batch.max_micro == "auto" else ()
-    caps = f"{counted(job.batch.most_micro, 'sample')} and {job.batch.max_tokens:,} tokens (batch.max_tokens)"
+    most, note = job.batch.max_tokens, auto_note(job)
+    if most is None:
+        return (note,) if note else ()
+    tokens = "as many tokens as fit" if most == "auto" else f"{most:,} tokens"
+    caps = f"{counted(job.batch.most_micro, 'sample')} and {tokens} (batch.max_tokens)"
     return (
         f"A micro-batch has at most {caps}, by the lengths of each step's samples.",
+        *([note] if note else []),
         "The table below assumes samples of equal length: planner plan JOB --lengths shows what steps cost.",
     )
 

@@ -2,31 +2,46 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Literal
 
 from planner.base.disk import size_text
 from planner.base.text import counted
 from planner.job import Job, batch_sizes
-from planner.job.memory import GpuNeed, JobMemory, gpu_need, largest_micro, refusal
+from planner.job.job import most_sample_tokens
+from planner.job.memory import GpuNeed, JobMemory, gpu_need, largest_micro, largest_tokens, refusal
 from planner.job.ways_out import Misfit, WayOut, WaysOut
-from planner.plan import Plan, make_plan
+from planner.plan import BatchSizes, Plan, make_plan
 from planner.plan.by_length import ByLength
 from planner.plan.commit_size import NotKnown
+from planner.plan.factory import MAX_TOKENS
 from planner.plan.gpu_kinds import GpuKind
-from planner.plan.plan import Fit
+from planner.plan.plan import Fit, ceil_div
 from planner.report.plan_table import Column
 
-AUTO = (
-    "batch.max_micro auto: each worker group computes what fits into its GPUs. The table assumes that a share fits "
-    "whole."
-)
-"""for plans whose memory is not known"""
-AUTO_WITHOUT_GPU = f"{AUTO} planner plan JOB --gpu NAME shows what fits"
-"""for plans that are made without devices"""
-AUTO_OF_RATES = (
-    "batch.max_micro auto: the table has the micro-batches of the measured run. At counts that it did not have, they "
-    "are those of the next smaller one."
-)
-"""for plans with rates"""
+
+def auto_note(job: Job, *, has_gpu: bool = False, has_rates: bool = False) -> str:
+    """What a plan assumes of an `auto` cap where memory is not known. Empty if numbers decide.
+
+    Args:
+        job: the job.
+        has_gpu: whether the user has named one. Else the text says how.
+        has_rates: whether the plan has the caps of a measured run.
+    """
+    cap = job.batch.auto_cap
+    if not cap or (cap == "max_micro" and job.batch.max_tokens is not None):
+        return ""
+    if has_rates:
+        return (
+            f"batch.{cap} auto: the table has the micro-batches of the measured run. At counts that it did not have, "
+            "they are those of the next smaller one."
+        )
+    how = "" if has_gpu else " planner plan JOB --gpu NAME shows what fits"
+    return (
+        f"batch.{cap} auto: each worker group computes what fits into its GPUs. The table assumes that a share fits "
+        f"whole.{how}"
+    )
+
+
 _NAMES = {
     "weights": "weights",
     "optimizer": "optimizer",
@@ -58,9 +73,14 @@ class PlanMemory:
     """world size -> what a worker needs"""
     largest: Mapping[int, int]
     """world size -> the largest micro-batch that fits. Empty with `batch.max_tokens`"""
-
+    tokens: Mapping[int, int]
+    """world size -> the largest cap on tokens that fits. Empty without `batch.max_tokens`"""
+    is_of_data: bool
+    """whether the longest sample is that of the data, and a longer one would be allowed"""
+    cap: Literal["max_tokens", "max_micro", ""] = ""
+    """that is `auto`"""
     refused: str = ""
-    """why a run with `batch.max_micro: auto` would be refused at all of these worker counts"""
+    """why a run with an `auto` cap would be refused at all of these worker counts"""
     ways: WaysOut | None = None
     """what was tried for the row that lacks the least. None if some row fits"""
 
@@ -69,12 +89,23 @@ class PlanMemory:
         return self.needs[world_size].total <= self.gpu.memory_bytes
 
     @property
+    def full_rounds(self) -> dict[int, int]:
+        """World size -> rounds of a step whose samples are all the longest. Without `batch.max_tokens`, empty."""
+        by_length = (plan for plan in self.plans if isinstance(plan, ByLength))
+        return {plan.world_size: _full_rounds(plan, self.of_job.longest) for plan in by_length}
+
+    @property
+    def most(self) -> Mapping[int, int]:
+        """World size -> the largest cap that fits, in tokens or in samples. 0 if none does."""
+        return self.tokens or self.largest
+
+    @property
     def kinds_of_fit(self) -> dict[int, Fit]:
         """World size -> whether its micro-batches are too large, as large as possible, or neither."""
         found: dict[int, Fit] = {}
         for plan in self.plans:
-            largest = self.largest.get(plan.world_size)
-            is_full = largest is not None and largest <= plan.max_micro_batch
+            has = plan.max_tokens if isinstance(plan, ByLength) else plan.max_micro_batch
+            is_full = self.most[plan.world_size] <= has
             fits = self.fits(plan.world_size)
             found[plan.world_size] = ("full" if is_full else "unknown") if fits else "too_large"
         return found
@@ -86,36 +117,66 @@ class PlanMemory:
         return sorted(wrong, key=lambda size: (self.needs[size].total, size))
 
 
+def _full_rounds(plan: ByLength, longest: int) -> int:
+    samples = max(1, min(plan.max_tokens // longest, plan.max_micro))
+    return ceil_div(ceil_div(plan.global_batch, samples), plan.world_size)
+
+
 def plan_memory(job: Job, memory: JobMemory, plans: Sequence[Plan], gpu: GpuKind) -> PlanMemory:
-    """What each plan needs of a GPU. With `batch.max_micro: auto`, each has the largest micro-batch that fits."""
+    """What each plan needs of a GPU. With an `auto` cap, each has the largest micro-batch that fits."""
     sizes, num_bytes = batch_sizes(job), gpu.memory_bytes
-    refused = ""
-    largest = {
-        plan.world_size: largest_micro(memory, sizes, plan.world_size, num_bytes)
-        for plan in plans
-        if not isinstance(plan, ByLength)
-    }
-    if job.batch.max_micro == "auto" and largest:
-        refused = "" if any(largest.values()) else refusal(memory, sizes, list(largest), gpu.name, num_bytes)
-        plans = [make_plan(replace(sizes, max_micro=largest[plan.world_size] or 1), plan.world_size) for plan in plans]
-    needs = {plan.world_size: gpu_need(memory, plan, num_bytes) for plan in plans}
-    return PlanMemory(gpu=gpu, of_job=memory, plans=tuple(plans), needs=needs, largest=largest, refused=refused)
+    counts, cap, refused = [plan.world_size for plan in plans], job.batch.auto_cap, ""
+    largest, tokens = dict[int, int](), dict[int, int]()
+    if sizes.max_tokens is None:
+        largest = {count: largest_micro(memory, sizes, count, num_bytes) for count in counts}
+    else:
+        free = replace(sizes, max_tokens=MAX_TOKENS)
+        tokens = {count: largest_tokens(memory, free, count, num_bytes) for count in counts}
+    found = tokens if cap == "max_tokens" else largest
+    if cap and found:
+        least = _least(sizes, memory)
+        refused = "" if any(found.values()) else refusal(memory, least, counts, gpu.name, num_bytes)
+        plans = [make_plan(_capped(sizes, cap, most) if most else least, count) for count, most in found.items()]
+    return PlanMemory(
+        gpu=gpu,
+        of_job=memory,
+        plans=tuple(plans),
+        needs={plan.world_size: gpu_need(memory, plan, num_bytes) for plan in plans},
+        largest=largest,
+        tokens=tokens,
+        is_of_data=memory.found.sample.rows * memory.found.sample.tokens < most_sample_tokens(job),
+        cap=cap,
+        refused=refused,
+    )
+
+
+def _least(sizes: BatchSizes, memory: JobMemory) -> BatchSizes:
+    """With the smallest micro-batches: the longest sample alone."""
+    return replace(sizes, max_micro=1) if sizes.max_tokens is None else replace(sizes, max_tokens=memory.longest)
+
+
+def _capped(sizes: BatchSizes, cap: Literal["max_tokens", "max_micro"], most: int) -> BatchSizes:
+    return replace(sizes, max_tokens=most) if cap == "max_tokens" else replace(sizes, max_micro=most)
 
 
 def misfit(job: Job, found: PlanMemory) -> Misfit | None:
     """The row that lacks the least, if no row fits."""
     if len(found.misfits) < len(found.needs):
         return None
-    return Misfit(job=job, sizes=batch_sizes(job), world_size=found.misfits[0], num_bytes=found.gpu.memory_bytes)
+    sizes = batch_sizes(job)
+    if found.cap == "max_tokens":
+        sizes = _least(sizes, found.of_job)
+    return Misfit(job=job, sizes=sizes, world_size=found.misfits[0], num_bytes=found.gpu.memory_bytes)
 
 
 def memory_columns(found: PlanMemory) -> list[Column]:
-    """Two columns: what a worker needs, and the largest micro-batch that fits."""
+    """What a worker needs, the largest micro-batch that fits, and with a cap on tokens the rounds of full samples."""
     cells = {size: f"{size_text(need.total)}{'' if found.fits(size) else ' !'}" for size, need in found.needs.items()}
     needed = Column(title="memory", cells=cells)
-    if not found.largest:
-        return [needed]
-    return [needed, Column(title="fits", cells={size: str(most or "-") for size, most in found.largest.items()})]
+    fits = {size: f"{most:,}" if most else "-" for size, most in found.most.items()}
+    rounds = {size: str(rounds) for size, rounds in found.full_rounds.items()}
+    more = [Column(title="full rounds", cells=rounds)] if rounds else []
+    return [needed, Column(title="fits, tokens" if found.tokens else "fits", cells=fits), *more]
 
 
 def memory_lines(found: PlanMemory | NotKnown) -> list[str]:
@@ -127,10 +188,15 @@ def memory_lines(found: PlanMemory | NotKnown) -> list[str]:
     where = f"{found.gpu.name} ({size_text(found.gpu.memory_bytes)})"
     if found.largest:
         lines.append(f"fits: the largest micro-batch that fits into {where} and saves a round")
+    if found.tokens:
+        lines.append(f"fits, tokens: the largest batch.max_tokens that fits into {where} and may save a round")
+        lines.append(f"full rounds: of a step whose samples all have {found.of_job.longest:,} tokens")
+    if found.is_of_data:
+        lines.append(f"memory is for samples of at most {found.of_job.longest:,} tokens (the longest of the data)")
     if found.misfits:
         lines.append(f"! does not fit into {where}{_not_tried(found)}")
     if found.refused:
-        lines.append(f"batch.max_micro auto: a run would be refused, since {found.refused}")
+        lines.append(f"batch.{found.cap} auto: a run would be refused, since {found.refused}")
     if found.ways is not None:
         lines.append(ways_text(found.ways))
     return lines
@@ -138,7 +204,7 @@ def memory_lines(found: PlanMemory | NotKnown) -> list[str]:
 
 def _not_tried(found: PlanMemory) -> str:
     """How to find out what to change in a row that fits with no micro-batch, where nothing was tried. Else empty."""
-    hopeless = [size for size in found.misfits if not found.largest.get(size)]
+    hopeless = [size for size in found.misfits if not found.most[size]]
     if found.ways is not None or not hopeless:
         return ""
     return f". planner plan JOB --gpus {hopeless[0]} --gpu {found.gpu.name} tries what would"
@@ -192,6 +258,9 @@ def memory_keys(found: PlanMemory | NotKnown, world_size: int) -> dict[str, obje
             "needed_bytes": need.total,
             "fits": found.fits(world_size),
             "largest_micro_batch": found.largest.get(world_size),
+            "largest_max_tokens": found.tokens.get(world_size),
+            "longest_sample_tokens": found.of_job.longest,
+            "full_rounds": found.full_rounds.get(world_size),
             "ways_out": _way_keys(found.ways, world_size),
             "moment": need.tensors.moment,
             "items": {

@@ -2,18 +2,18 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 from planner.data.base import Progress, SampleDataset, no_progress
-from planner.data.longest import require_fitting, require_lengths
+from planner.data.longest import longest_sample, require_fitting, require_lengths
 from planner.data.samples import Feedback, Pair, Sample, Text
 from planner.data.source_stamps import placed
 from planner.errors import PlanError
 from planner.job import Job, batch_sizes
 from planner.job.step_schedule import total_steps
 from planner.order.order import Order
-from planner.plan import Plan, make_plan
+from planner.plan import BatchSizes, Plan, make_plan
 from planner.plan.by_length import ByLength
 from planner.provenance.identity import open_data
 
@@ -73,6 +73,18 @@ class StepLengths:
     """one per worker count"""
 
 
+@dataclass(frozen=True, kw_only=True)
+class OpenData:
+    """The data of a job, whose samples have known lengths."""
+
+    dataset: SampleDataset
+    order: Order
+
+    def longest(self, job: Job) -> int | None:
+        """Tokens of the longest sample. None if rows would be tokenized only for this."""
+        return longest_sample(job, self.dataset)
+
+
 def length_costs(job: Job, counts: Sequence[int], progress: Progress = no_progress) -> StepLengths:
     """Open the data of a job, and find what its first steps cost at each worker count.
 
@@ -80,17 +92,34 @@ def length_costs(job: Job, counts: Sequence[int], progress: Progress = no_progre
         DataError: the data cannot be read, does not tell its lengths, or has a sample above `batch.max_tokens`.
         PlanError: the job's kind of data does not tell its lengths, or no plan serves a count.
     """
+    data = open_lengths(job, progress)
+    return costs_of(job, data, [make_plan(batch_sizes(job), count) for count in counts])
+
+
+def open_lengths(job: Job, progress: Progress = no_progress) -> OpenData:
+    """Open the data of a job.
+
+    Raises:
+        DataError: the data cannot be read, does not tell its lengths, or has a sample above `batch.max_tokens`.
+        PlanError: the job's kind of data does not tell its lengths.
+    """
     if job.is_own:
         raise PlanError("--lengths: the samples of this job come from your own code, so their lengths are not known")
     # By its absolute path, as a run opens it: then both take the same entries of the machine's cache.
     dataset, order = open_data(job.model_copy(update={"data": placed(job.data)}), progress)
     require_lengths(dataset)
     require_fitting(job, dataset)
+    return OpenData(dataset=dataset, order=order)
+
+
+def costs_of(job: Job, data: OpenData, plans: Sequence[Plan]) -> StepLengths:
+    """What a job's first steps cost by each plan."""
+    dataset, order = data.dataset, data.order
     size = job.batch.global_batch
-    most = min(_MOST_STEPS, max(_FEWEST_STEPS, _MOST_ASSIGNMENTS // len(counts)), max(1, _MOST_SAMPLES // size))
+    most = min(_MOST_STEPS, max(_FEWEST_STEPS, _MOST_ASSIGNMENTS // len(plans)), max(1, _MOST_SAMPLES // size))
     num_steps = min(most, total_steps(job, order.num_samples))
     steps = [_Step.of(dataset, order, number * size, size) for number in range(num_steps)]
-    found = [_at(job, count, steps) for count in counts]
+    found = [_at(plan, steps) for plan in plans]
     tokens = [count for step in steps for count in step.tokens]
     return StepLengths(
         num_steps=num_steps,
@@ -134,12 +163,12 @@ def _sequences(sample: Sample) -> tuple[int, ...]:
     return (len(text.inputs),)
 
 
-def _at(job: Job, count: int, steps: Sequence[_Step]) -> tuple[LengthCosts, int]:
-    """The costs at one worker count, and the tokens of the largest padded micro-batch."""
-    sizes = batch_sizes(job)
-    equal = make_plan(replace(sizes, max_tokens=None, attention_at=None), count)
+def _at(plan: Plan, steps: Sequence[_Step]) -> tuple[LengthCosts, int]:
+    """The costs by one plan, and the tokens of the largest padded micro-batch."""
+    count = plan.world_size
+    padding = BatchSizes(global_batch=plan.global_batch, max_micro=plan.max_micro, equality=plan.mode)
+    equal = make_plan(padding, count)
     padded = [_padded(equal, step) for step in steps]
-    plan = make_plan(sizes, count)
     by_length = Costs.of([_assigned(plan, step) for step in steps]) if isinstance(plan, ByLength) else None
     costs = LengthCosts(
         world_size=count,

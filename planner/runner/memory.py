@@ -11,23 +11,29 @@ from planner.plan.commit_size import NotKnown
 from planner.plan.memory import Footprint, SampleSize
 
 
-def job_memory_here(job: Job, device: Device, tell: Callable[[str], None]) -> JobMemory | NotKnown:
+def job_memory_here(
+    job: Job, device: Device, tell: Callable[[str], None], *, longest: int | None = None
+) -> JobMemory | NotKnown:
     """What the job's workers need of memory, or why that is not known. A model is measured once on a machine.
 
-    `tell` is told before that is done, which takes seconds.
+    Args:
+        job: the job.
+        device: of its workers.
+        tell: is told before a model is measured, which takes seconds.
+        longest: tokens of the longest sample of its data. None: as many as the job allows.
     """
-    return memory_of(job, device, _measure, tell)
+    return memory_of(job, device, _measure, tell, longest=longest)
 
 
 def ways_out_here(misfit: Misfit, memory: JobMemory, tell: Callable[[str], None]) -> WaysOut:
     """What a plan that does not fit could change. Models with other settings are measured as `job_memory_here` does.
 
-    `memory` is that of the job as it is.
+    `memory` is that of the job as it is, whose longest sample theirs have, too.
     """
 
     def measure(change: Change) -> JobMemory | NotKnown:
         said = f"measuring {change.job.name} with {change.text}: some seconds, once on this machine"
-        return job_memory_here(change.job, memory.device, lambda _: tell(said))
+        return job_memory_here(change.job, memory.device, lambda _: tell(said), longest=memory.longest)
 
     return ways_out(misfit, memory, measure)
 

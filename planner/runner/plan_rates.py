@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from planner.base.disk import absolute_url
 from planner.errors import UserError
@@ -12,6 +13,7 @@ from planner.job import Job, batch_sizes
 from planner.job.step_schedule import total_steps
 from planner.job.step_settings import place_settings, step_settings
 from planner.plan import BatchSizes, Plan
+from planner.plan.by_length import ByLength
 from planner.plan.prices import Market, Offer, Rent, offers_of, rent
 from planner.plan.rates import Origin, Rates
 from planner.plan.speed import Speeds
@@ -56,9 +58,12 @@ class PlanRates:
     on_a_node: Mapping[int, int] | None
     """world size -> the workers on the fullest node of the cluster. None without a cluster"""
 
-    def found(self, plan: Plan) -> Plan:
-        """The plan with the largest micro-batch of the measured run's group of that size (`Rates.found_caps`)."""
-        return replace(plan, max_micro=self.rates.found_caps(plan.world_size).max_micro)
+    def found(self, plan: Plan, cap: Literal["max_micro", "max_tokens"]) -> Plan:
+        """The plan with a cap of the measured run's group of that size (`Rates.found_caps`)."""
+        caps = self.rates.found_caps(plan.world_size)
+        if cap == "max_micro" or not isinstance(plan, ByLength):
+            return replace(plan, max_micro=caps.max_micro)
+        return plan if caps.max_tokens is None else replace(plan, max_tokens=caps.max_tokens)
 
     def cost(self, plan: Plan) -> PlanCost:
         """What a plan of the job costs."""

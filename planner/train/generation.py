@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from planner.data.base import SampleDataset
 from planner.errors import UserError
-from planner.job import HfModel, Job, OwnModel, data_spec_of
+from planner.job import HfModel, Job, OwnModel, batch_sizes, data_spec_of
 from planner.job.compute import packing_setting
 from planner.job.data_registry import DATA_KINDS
 from planner.train.batches import MakeBatch
@@ -28,7 +28,14 @@ from planner.train.models.hf import HfCausal, require_packed
 from planner.train.objectives import Objective, check_rows, make_objective
 from planner.train.optimize import make_optimizer
 from planner.train.out_of_memory import Computing, out_of_memory
-from planner.train.reference.cache import CachedReference, StopRequested, TableBuilder, TokenLimit, parts_of
+from planner.train.reference.cache import (
+    ROWS_OF_AUTO,
+    CachedReference,
+    StopRequested,
+    TableBuilder,
+    TokenLimit,
+    parts_of,
+)
 from planner.train.reference.frozen import FrozenReference, Reference, make_reference, make_reference_model
 from planner.train.setup import Launch
 from planner.train.shard import make_model
@@ -153,9 +160,13 @@ def _reference(generation: Generation, state: TrainState, note: WriteNote) -> Re
 
 def _token_limit(job: Job, dataset: SampleDataset) -> TokenLimit | None:
     """The limit of a reference's packed chunks. None: they are padded."""
-    if job.batch.max_tokens is None:
+    most = job.batch.max_tokens
+    if most is None:
         return None
-    return TokenLimit(row_tokens=dataset.lengths(range(dataset.num_rows)).tokens, max_tokens=job.batch.max_tokens)
+    row_tokens = dataset.lengths(range(dataset.num_rows)).tokens
+    # Not what fits a group: chunks decide the bits of the table.
+    limit = ROWS_OF_AUTO * int(row_tokens.max()) if most == "auto" else most
+    return TokenLimit(row_tokens=row_tokens, max_tokens=limit)
 
 
 def _require_packed(job: Job, world: World, model: nn.Module) -> None:
@@ -170,12 +181,16 @@ def _require_packed(job: Job, world: World, model: nn.Module) -> None:
 
 
 def _most_row_tokens(job: Job) -> int:
-    """The most tokens of a row that `batch.max_tokens` makes. 0 without it: other rows are no longer than a sample."""
+    """The most tokens of a row that `batch.max_tokens` makes. 0 without it: other rows are no longer than a sample.
+
+    With `auto`, of any group: a model is not checked again when a later one has a higher cap.
+    """
     assert not isinstance(job.model, OwnModel)  # it has a loop of its own
-    if job.batch.max_tokens is None:
+    most = batch_sizes(job).max_tokens
+    if most is None:
         return 0
     if not data_spec_of(job.data).has_partners:
-        return job.batch.max_tokens
+        return most
     # The completions of partners count in other micro-batches.
     return min(job.batch.most_micro, job.batch.global_batch) * job.model.context
 

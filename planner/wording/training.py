@@ -60,7 +60,8 @@ def gradient_text(event: training.StepSkipped) -> str:
 @text_of.register
 def _micro_batch_fitted(event: training.MicroBatchFitted) -> str:
     room = f"{size_text(event.needed_bytes)} of {size_text(event.device_bytes)} ({event.device})"
-    return f"micro-batches have at most {counted(event.max_micro, 'sample')} (auto): {room}"
+    most = counted(event.max_micro, "sample") if event.max_tokens is None else f"{event.max_tokens:,} tokens"
+    return f"micro-batches have at most {most} (auto): {room}"
 
 
 @text_of.register

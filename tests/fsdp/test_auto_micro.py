@@ -1,13 +1,19 @@
-"""`batch.max_micro: auto` on real workers: what fits is found by each group, and the training is the same."""
+"""`auto` caps on real workers: what fits is found by each group, and the training is the same."""
 
 from dataclasses import replace
 
 import pytest
+from sample_sets import write_rows
 from verifiers import audited, run_script
 from worker_functions import make_job, records, run_job
 
+from planner.data.longest import longest_sample
 from planner.data.measured_memory import memory_of
 from planner.errors import UserError
+from planner.job import batch_sizes
+from planner.job.memory import gpu_need
+from planner.plan import BatchSizes, make_plan
+from planner.provenance.identity import open_data
 from planner.train import auto_micro
 from planner.train.footprint import footprint
 
@@ -30,10 +36,6 @@ def auto_job(texts, **more):
 
 def room_for(job, samples, world_size):
     """Bytes in which a micro-batch of so many samples fits, and none that saves another round."""
-    from planner.job import batch_sizes
-    from planner.job.memory import gpu_need
-    from planner.plan import BatchSizes, make_plan
-
     sizes = batch_sizes(job)
     plan = make_plan(BatchSizes(global_batch=sizes.global_batch, max_micro=samples), world_size)
     return gpu_need(memory_of(job, "cpu", footprint), plan, 0).total
@@ -96,3 +98,68 @@ def test_a_gpu_that_is_too_small_is_told_how_to_find_a_way_out(texts):
         auto_micro._fitting(job, memory, batch_sizes(job), 2, "NVIDIA L4", room)
     with pytest.raises(UserError, match=r"With 2 GPUs \(workers.max: 2\) it fits\. planner plan JOB --gpu 20g tries"):
         auto_micro._fitting(auto_job(texts, workers={"max": 1}), memory, batch_sizes(job), 1, "NVIDIA L4", 20 * 2**30)
+
+
+def token_job(folder, **batch):
+    """Samples of up to 24 tokens. The longest one has fewer, so that memory of less than the context may do."""
+    return make_job(
+        "",
+        steps=5,
+        data={"kind": "chat", "path": write_rows(folder / "rows.jsonl", "chat")},
+        model={"context": 64},
+        objective={"kind": "sft"},
+        eval={"samples": 5, "every": 2},
+        batch={"global": 11, "max_micro": "auto", "max_tokens": "auto", **batch},
+    )
+
+
+def room_for_tokens(job, tokens, world_size):
+    """Bytes in which a micro-batch of so many tokens fits, and no larger one."""
+    memory = memory_of(job, "cpu", footprint, longest=longest_of(job))
+    return gpu_need(memory, make_plan(replace(batch_sizes(job), max_tokens=tokens), world_size), 0).total
+
+
+def longest_of(job):
+    return longest_sample(job, open_data(job)[0])
+
+
+def test_each_group_finds_how_many_tokens_fit(workers, tmp_path):
+    """Two workers with room for 64 tokens each, then one with room for the longest sample, then two for their share."""
+    job, url = token_job(tmp_path), str(tmp_path / "run")
+    longest = longest_of(job)
+    assert longest < 64
+    for world_size, tokens, stop in ((2, 64, 2), (1, longest, 4), (2, 6 * longest, None)):
+        workers.run(with_room, world_size, room_for_tokens(job, tokens, world_size), job, url, stop)
+    headers = records(url, "generation")
+    assert [(each["world_size"], each["max_tokens"]) for each in headers] == [(2, 64), (1, longest), (2, 6 * longest)]
+    assert {each["max_micro"] for each in headers} == {11}
+    told = [each for each in records(url, "event") if each["event"] == "micro_batch_fitted"]
+    assert [each["facts"]["max_tokens"] for each in told] == [64, longest, 6 * longest]
+    assert told[0]["message"].startswith("micro-batches have at most 64 tokens (auto): ")
+    assert audited(url).findings == ()
+    code, output = run_script(url)
+    assert code == 0, output
+
+
+def test_it_trains_as_with_the_number_of_tokens(workers, tmp_path):
+    """The same losses to the bit. A cap on samples that is a number stays one."""
+    losses = []
+    for name, tokens in (("auto", "auto"), ("number", 64)):
+        job, url = token_job(tmp_path, max_micro=4, max_tokens=tokens), str(tmp_path / name)
+        workers.run(with_room, 2, room_for_tokens(job, 64, 2), job, url)
+        (header,) = records(url, "generation")
+        assert (header["max_micro"], header["max_tokens"]) == (4, 64)
+        losses.append([record["loss"] for record in records(url)])
+    assert losses[0] == losses[1]
+
+
+def test_no_room_for_the_longest_sample_is_refused(workers, tmp_path):
+    """The setting is named. A higher cap does not help, so it is not advised to lower one."""
+    job, url = token_job(tmp_path), str(tmp_path / "run")
+    with pytest.raises(
+        UserError, match=r"batch.max_tokens auto: with 1 workers one micro-batch .* with 3 it does"
+    ) as one:
+        workers.run(with_room, 1, room_for_tokens(job, longest_of(job), 3), job, url)
+    with pytest.raises(UserError, match=r"batch.max_tokens auto: one sample does not fit into CPU") as none:
+        workers.run(with_room, 1, 1000, job, url)
+    assert not any("Lower batch.max_tokens" in str(error.value) for error in (one, none))

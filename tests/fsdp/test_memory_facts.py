@@ -143,10 +143,17 @@ def with_caps(_rank, job, url, caps, stop_at):
     return train(Launch(job=job, url=url), cpu_device, hooks).step
 
 
-@pytest.mark.parametrize("max_tokens", [None, 120])
-def test_a_run_with_lowered_caps_is_audited_and_has_the_same_losses(workers, texts, tmp_path, max_tokens):
-    """From step 3 on, with another number of workers. Both audits derive who computed what by the lower caps."""
-    batch = {"global": 13, "max_micro": 6, "max_tokens": max_tokens}
+@pytest.mark.parametrize(
+    ("written", "max_tokens", "later"), [(None, None, None), (120, 120, 50), ("auto", 6 * 24, 2 * 24)]
+)
+def test_a_run_with_lowered_caps_is_audited_and_has_the_same_losses(
+    workers, texts, tmp_path, written, max_tokens, later
+):
+    """From step 3 on, with another number of workers. Both audits derive who computed what by the lower caps.
+
+    With `auto` on a machine that has room, a cap on tokens is what the samples of the cap on samples can have.
+    """
+    batch = {"global": 13, "max_micro": 6, "max_tokens": written}
     job = make_job(texts, batch=batch, eval={"samples": 5, "every": 2})
     of, now = Caps(max_micro=6, max_tokens=max_tokens), Caps(max_micro=2, max_tokens=max_tokens and 50)
     caps = LoweredCaps(of=of, lowered=(LoweredCap(device="CPU", place="loss", was=of, now=now),))
@@ -157,7 +164,7 @@ def test_a_run_with_lowered_caps_is_audited_and_has_the_same_losses(workers, tex
     headers = records(lowered, "generation")
     assert [(header["max_micro"], header.get("max_tokens")) for header in headers] == [
         (6, max_tokens),
-        (2, max_tokens and 50),
+        (2, later),
     ]
     losses = [[each["loss"] for kind in ("step", "eval") for each in records(url, kind)] for url in (plain, lowered)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)

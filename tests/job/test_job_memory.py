@@ -12,6 +12,7 @@ from planner.job.memory import (
     gpu_need,
     job_memory,
     largest_micro,
+    largest_tokens,
     least_need,
     micro_batches,
     needs_second_model,
@@ -190,3 +191,75 @@ def load_text(folder):
         "batch: {global: 8, max_micro: 2}\ntrain: {steps: 1, optimizer: {kind: adamw, lr: 0.001}}\n"
     )
     return file
+
+
+@given(
+    per_sample=st.floats(0.1, 40),
+    world_size=st.integers(1, 64),
+    gigabytes=st.integers(8, 180),
+    longest=st.integers(1, 16),
+    most=st.integers(1, 16),
+    max_micro=st.integers(1, 70),
+    mask=st.integers(0, 10**6),
+)
+def test_the_largest_cap_on_tokens_fits_and_the_next_does_not(
+    per_sample, world_size, gigabytes, longest, most, max_micro, mask
+):
+    """It is what a search of all caps finds, between the longest sample and a share of such."""
+    job = make_job(batch={"global": 64, "max_micro": max_micro, "max_tokens": "auto"})
+    room = gigabytes * GB
+    found = job_memory(job, of_gigabytes(per_sample), "cuda", longest * 64)
+    found = replace(found, mask_bytes_per_square=mask)
+    sizes = replace(batch_sizes(job), max_tokens=longest * 64 * most)
+
+    def need(tokens):
+        return gpu_need(found, make_plan(replace(sizes, max_tokens=tokens), world_size), room).total
+
+    bound = longest * 64 * min(max_micro, ceil_div(64, world_size), most)
+    fitting = [tokens for tokens in range(longest * 64, bound + 1, 64) if need(tokens) <= room]
+    assert largest_tokens(found, sizes, world_size, room) == max(fitting, default=0)
+
+
+@pytest.mark.parametrize(("gigabytes", "tokens"), [(50, 300), (49.9, 256), (40, 192), (33, 128), (32, 100), (29, 0)])
+def test_a_cap_on_tokens_is_readable(gigabytes, tokens):
+    """A multiple of 64, or one of its bounds: here three samples of 100 tokens, each of which takes 0.1 GB."""
+    job = make_job(batch={"global": 3, "max_micro": "auto", "max_tokens": "auto"})
+    found = job_memory(job, of_gigabytes(1.6), "cpu", 100)
+    # State, sums and the buffer of the round before take 20 GB, and a CPU needs twice as much.
+    assert largest_tokens(found, replace(batch_sizes(job), max_tokens=1000), 1, round(2 * gigabytes * GB)) == tokens
+
+
+def test_a_micro_batch_by_length_holds_no_more_than_its_samples():
+    """With few samples, a high cap on tokens takes no memory."""
+    needs = []
+    for batch in ({"max_micro": 2}, {"max_micro": 64, "max_tokens": 32}, {"max_micro": 2, "max_tokens": 10**6}):
+        job = make_job(batch={"global": 64, **batch})
+        found = job_memory(job, of_gigabytes(10), "cuda")
+        needs.append(gpu_need(found, make_plan(batch_sizes(job), 1), 80 * GB).tensors.items.activations)
+    assert needs == pytest.approx([20 * GB] * 3)  # and the mask of a row
+
+
+@pytest.mark.parametrize(
+    ("sections", "longest", "rows", "tokens"),
+    [
+        ({"data": {"kind": "chat", "path": "rows"}, "objective": {"kind": "sft"}}, 100, 1, 128),
+        ({"data": {"kind": "chat", "path": "rows"}, "objective": {"kind": "sft"}}, 128, 1, 128),
+        ({"data": {"kind": "chat", "path": "rows"}, "objective": {"kind": "sft"}}, 510, 1, 512),
+        ({"data": {"kind": "chat", "path": "rows"}, "objective": {"kind": "sft"}}, None, 1, 512),
+        # The other completion is padded to the longer one, which may have nearly all tokens of the pair.
+        ({"data": {"kind": "pairs", "path": "rows"}, "objective": {"kind": "ipo"}}, 300, 2, 320),
+        ({"data": {"kind": "pairs", "path": "rows"}, "objective": {"kind": "ipo"}}, 900, 2, 512),
+        ({"data": {"kind": "feedback", "path": "rows"}, "objective": {"kind": "kto"}}, 100, 1, 512),
+    ],
+)
+def test_the_longest_sample_of_the_data(sections, longest, rows, tokens):
+    """Its length is rounded up, at most to the context. Completions of partners may be as long as that."""
+    found = sample_size(make_job(model=hf(context=512), **sections), longest)
+    assert (found.rows, found.tokens) == (rows, tokens)
+
+
+def test_the_longest_pair_by_length():
+    """Without padding, both completions together have its tokens."""
+    batch = {"global": 64, "max_micro": 8, "max_tokens": 2048}
+    job = make_job(model=hf(), data={"kind": "pairs", "path": "rows"}, objective={"kind": "ipo"}, batch=batch)
+    assert sample_size(job, 300).tokens == 192

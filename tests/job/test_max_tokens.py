@@ -2,11 +2,15 @@
 
 import copy
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from planner.data.base import RowLengths
 from planner.errors import PlanError
 from planner.job import Job, batch_sizes
+from planner.job.compute import packing_setting
+from planner.job.step_settings import step_settings
 from planner.plan import BatchSizes
 from planner.provenance.identity import identity_of
 
@@ -50,6 +54,9 @@ def test_samples_alone_are_counted_by_default():
         ({"max_tokens": 9, "attention_at": 0}, CHAT, {}, "batch.attention_at"),
         ({"attention_at": 96}, CHAT, {}, "without max_tokens samples are only counted. Write max_tokens, or remove"),
         ({"max_tokens": 9}, OWN, {}, "your own loop's samples may have no tokens. Remove it"),
+        ({"max_tokens": "auto"}, OWN, {}, "your own loop's samples may have no tokens. Remove it"),
+        ({"max_tokens": "auto", "equality": "bitwise"}, CHAT, {}, "the bits follow from max_tokens. Write a number"),
+        ({"max_tokens": "most"}, CHAT, {}, "batch.max_tokens"),
     ],
 )
 def test_jobs_that_cannot_have_it_are_refused(batch, base, data, says):
@@ -105,3 +112,47 @@ def test_rows_with_partners_have_a_text_for_each_sample(global_batch, max_micro,
     batch = {"global": global_batch, "max_micro": max_micro, "max_tokens": 90}
     assert _most_row_tokens(job_with(batch, feedback)) == most
     assert _most_row_tokens(job_with(batch)) == 90
+
+
+PAIRS = {**CHAT, "data": {"kind": "pairs", "path": "rows"}, "objective": {"kind": "dpo", "beta": 0.1}}
+
+
+@pytest.mark.parametrize(
+    ("batch", "base", "samples", "tokens"),
+    [
+        ({"max_micro": 2}, CHAT, 2, 2 * 64),
+        ({"max_micro": 4096}, CHAT, 4096, 2**18),
+        ({"max_micro": "auto"}, CHAT, 8, 8 * 64),
+        ({"max_micro": "auto"}, PAIRS, 8, 8 * 2 * 64),
+        ({"max_micro": "auto", "global": 2**20}, CHAT, 4096, 4096 * 64),
+        ({"max_micro": "auto", "global": 2**20}, {**CHAT, "model": {**CHAT["model"], "context": 2**13}}, 4096, 2**24),
+    ],
+)
+def test_auto_is_at_most_what_the_most_samples_could_have(batch, base, samples, tokens):
+    """Plans without devices have that. A pair has two sequences as long as the context."""
+    found = batch_sizes(job_with({**batch, "max_tokens": "auto"}, base))
+    assert found == BatchSizes(global_batch=batch.get("global", 8), max_micro=samples, max_tokens=tokens)
+
+
+def test_auto_is_a_number_for_what_identifies_a_run():
+    """Lengths identify rows on demand with either, so neither is another data set than the other."""
+    job, auto = (job_with({"max_tokens": each}, tokenize="on_demand") for each in (64, "auto"))
+    assert identity_of(job, Data, Data) == identity_of(auto, Data, Data)
+    assert step_settings(job) == step_settings(auto)
+    assert packing_setting(auto) == "batch.max_tokens"
+    assert job_with({"max_tokens": "auto", "attention_at": 96}).batch.attention_at == 96
+
+
+@pytest.mark.parametrize(("max_tokens", "limit"), [(90, 90), ("auto", 4 * 60), (None, None)])
+def test_a_cached_reference_has_chunks_that_no_device_decides(max_tokens, limit):
+    """They decide its bits. With `auto`, a chunk has the tokens of four samples."""
+    from planner.train.generation import _token_limit
+
+    class Pairs:
+        num_rows = 3
+
+        def lengths(self, rows):
+            return RowLengths(tokens=np.array([60, 7, 50])[rows], squares=np.zeros(3, np.int64)[rows])
+
+    found = _token_limit(job_with({"max_tokens": max_tokens}, PAIRS), Pairs())
+    assert (found and found.max_tokens) == limit

@@ -189,31 +189,17 @@ def test_at_most_eight_times_the_gpus():
     assert found == replace(found, change="16 GPUs (workers.max: 16)", world_size=16, fits=True)
 
 
-def of_tokens(max_tokens, gigabytes):
-    """A job by length whose samples of 16 tokens take so many GB each."""
-    job = sft(batch=batch(max_micro=8, max_tokens=max_tokens))
-    return job, job_memory(job, of_gigabytes(gigabytes), "cuda")
-
-
-def test_the_largest_cap_on_tokens_that_fits():
-    """A multiple of 64."""
-    job, memory = of_tokens(1000, 1.5)
-    (found,) = Misfit(job=job, sizes=batch_sizes(job), world_size=2, num_bytes=80 * GB).smaller(memory)
-    assert (found.change, found.fits) == ("batch.max_tokens: 640", True)
-    plan = make_plan(replace(batch_sizes(job), max_tokens=704), 2)
-    assert gpu_need(replace(memory, row_tokens=704), plan, 80 * GB).total > 80 * GB
-
-
 def test_a_cap_on_tokens_may_be_as_low_as_the_longest_sample():
-    """No lower."""
-    job, memory = of_tokens(64, 40)
-    assert [(way.change, way.fits) for way in tried(job, Gauge(), memory=memory)] == [
+    """No lower: here 16 tokens."""
+    job = sft(batch=batch(max_micro=8, max_tokens=64))
+    memory = job_memory(job, of_gigabytes(40), "cuda", 16)
+    found = tried(job, Gauge(), memory=memory)
+    assert [(way.change, way.fits) for way in found] == [
         ("batch.max_tokens: 16", True),
         ("16 GPUs", False),
     ]
-    misfit = Misfit(job=job, sizes=batch_sizes(job), world_size=2, num_bytes=GB)
-    assert [(way.change, way.fits) for way in misfit.smaller(memory)] == [("batch.max_tokens: 16", False)]
-    assert misfit.smaller(replace(memory, row_tokens=16)) == []
+    sizes = replace(batch_sizes(job), max_tokens=16)
+    assert Misfit(job=job, sizes=sizes, world_size=2, num_bytes=GB).smaller(memory) == []
 
 
 def test_auto_counts_one_sample():

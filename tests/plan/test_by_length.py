@@ -1,5 +1,7 @@
 """Plans by length: what is fixed for a generation, and what the lengths of a step's samples decide."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -132,3 +134,20 @@ def test_an_unknown_layout_is_refused():
     """The layouts of both kinds of plan are apart."""
     with pytest.raises(PlanError, match="layout version 1, and this version of planner knows 2"):
         make_plan(BatchSizes(global_batch=10, max_micro=4, max_tokens=100), 2, layout_version=1)
+
+
+@given(
+    tokens=st.lists(st.integers(1, 60), min_size=1, max_size=40),
+    world_size=st.integers(1, 12),
+    max_micro=st.integers(1, 40),
+    attention_at=st.sampled_from([None, 5, 50]),
+)
+def test_a_cap_of_a_share_of_the_longest_samples_costs_no_round(tokens, world_size, max_micro, attention_at):
+    """So `batch.max_tokens: auto` is never above it."""
+    size, longest = len(tokens), max(tokens)
+    caps = [min(-(-size // world_size), max_micro) * longest, size * longest]
+    sizes = BatchSizes(global_batch=size, max_micro=max_micro, max_tokens=1, attention_at=attention_at)
+    plans = [make_plan(replace(sizes, max_tokens=cap), world_size) for cap in caps]
+    squares = [each**2 for each in tokens]
+    rounds = [plan.assignment(tokens, squares).accumulation_steps for plan in plans]
+    assert rounds[0] == rounds[1]

@@ -141,3 +141,24 @@ def test_with_auto_a_plan_may_have_less_than_what_was_lowered_and_no_more(most, 
     of, half = Caps(max_micro=8), Caps(max_micro=4)
     found = list(misfits(of, [lowered(of, half)], Caps(max_micro=most), is_auto=True))
     assert (not found) == is_right
+
+
+@pytest.mark.parametrize(
+    ("found", "is_right"),
+    [
+        (Caps(max_micro=4, max_tokens=200), True),
+        (Caps(max_micro=4, max_tokens=1), True),
+        (Caps(max_micro=4, max_tokens=201), False),
+        (Caps(max_micro=3, max_tokens=200), False),
+        (Caps(max_micro=4), False),
+    ],
+)
+def test_auto_tokens_may_be_less_and_the_samples_may_not(found, is_right):
+    """A cap on samples that is a number stays one."""
+    wrong = list(misfits(OF, [lowered(OF, HALF)], found, are_tokens_auto=True))
+    assert (not wrong) == is_right
+    assert (
+        list(misfits(OF, [lowered(OF, HALF)], Caps(max_micro=3, max_tokens=9), is_auto=True, are_tokens_auto=True))
+        == []
+    )
+    assert any(misfits(Caps(max_micro=8), [], OF, are_tokens_auto=True))

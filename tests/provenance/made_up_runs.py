@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from dataclasses import replace
 from hashlib import sha256
 
 from planner.events.event import Event, facts_of
@@ -104,7 +105,10 @@ class MadeUpRun:
 
     def begin_lowered(self, workers, parent, lowered):
         """Begin a generation whose caps were lowered, from a commit."""
-        sizes = lowered_sizes(batch_sizes(self.job), lowered)
+        return self.begin_capped(workers, parent, lowered_sizes(batch_sizes(self.job), lowered), lowered)
+
+    def begin_capped(self, workers, parent, sizes, lowered=(), planned=None):
+        """Begin a generation with the caps of `sizes`. `planned`: its steps are split by that cap on tokens instead."""
         plan = make_plan(sizes, workers)
         self.begin(
             workers,
@@ -112,9 +116,10 @@ class MadeUpRun:
             max_micro=sizes.max_micro,
             max_tokens=sizes.max_tokens,
             plan_digest=plan.digest,
+            layout_version=plan.layout_version,
             lowered=tuple(map(LoweredCapRecord.of, lowered)),
         )
-        self._plan = plan
+        self._plan = plan if planned is None else make_plan(replace(sizes, max_tokens=planned), workers)
         return self
 
     def begin(self, workers, parent="", *, is_held=False, **changed):

@@ -102,6 +102,12 @@ TEXTS = [
         "micro-batches have at most 8 samples (auto): 61.0 GB of 85.0 GB (H100)",
     ),
     (
+        training.MicroBatchFitted(
+            max_micro=64, max_tokens=16384, device="H100", needed_bytes=61 * 10**9, device_bytes=85 * 10**9
+        ),
+        "micro-batches have at most 16,384 tokens (auto): 61.0 GB of 85.0 GB (H100)",
+    ),
+    (
         training.StepSkipped(step=3, norm="nan", tensor="head.weight"),
         "step 3: the gradient's norm is nan, in head.weight. The step was skipped (train.non_finite: skip)",
     ),

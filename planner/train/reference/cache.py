@@ -170,13 +170,13 @@ class TableFiles:
         return hashlib.sha256(f"{self.key} {start} ".encode() + numbers).digest()
 
 
-# Rows that one forward pass without gradients always has room for, where the job names no number. Not what fits: the
-# chunk decides the bits of the table.
-_ROWS_OF_AUTO = 4
+ROWS_OF_AUTO = 4
+"""Rows that one forward pass without gradients always has room for, where the job names no number. Not what fits: the
+chunk decides the bits of the table."""
 
 
 def _chunk_rows(job: Job) -> int:
-    return _ROWS_OF_AUTO if job.batch.max_micro == "auto" else job.batch.max_micro
+    return ROWS_OF_AUTO if job.batch.max_micro == "auto" else job.batch.max_micro
 
 
 def parts_of(
