@@ -14,6 +14,7 @@ from planner.base.json_text import NoJson, json_object
 from planner.base.text import counted
 from planner.plan import BatchSizes, make_plan
 from planner.plan.by_length import ByLength
+from planner.provenance.identity import recorded_sizes
 from planner.provenance.lineage import whole_lineage
 from planner.store.records import EvalRecord, Manifest, StepRecord, joint_digest
 from planner.store.run_folder import RunFolder
@@ -38,6 +39,8 @@ class Trace:
     """one entry per computed step, including steps that a loss discarded"""
     final: Manifest
     """of the last commit"""
+    sizes: Mapping[int, BatchSizes] = field(default_factory=dict)
+    """world size -> the batch sizes of its last committed generation, with the caps that it found itself"""
     drawn: frozenset[str] = frozenset()
     """generators that a worker used while it computed a step: `torch`, `random`, `numpy`"""
     dropout_off: Mapping[str, float] = field(default_factory=dict)
@@ -84,6 +87,7 @@ def read_trace(run: RunFolder, observed: bytes) -> Trace:
             for line in lines
         ),
         final=lineage.newest,
+        sizes={segment.header.world_size: recorded_sizes(segment.header) for segment in lineage.segments},
         drawn=frozenset(name for line in lines for name, workers in line.get("drawn", {}).items() if workers),
         dropout_off={name: p for line in lines for name, p in line.get("dropout_off", {}).items()},
     )
@@ -163,11 +167,18 @@ def close_weights(distances: Mapping[str, tuple[float, float]], precision: str) 
     return Check(what="weights", passed=relative <= tolerance, detail=detail)
 
 
-def check_forward_passes(sizes: BatchSizes, *traces: Trace) -> Check:
-    """Check each worker's number of training forward passes at each step against the plan of its world size."""
+def check_forward_passes(sizes: BatchSizes, *traces: Trace, is_auto: bool = False) -> Check:
+    """Check each worker's number of training forward passes at each step against the plan of its world size.
+
+    Args:
+        sizes: of the job.
+        traces: the histories.
+        is_auto: whether worker groups find their own caps, so that those on record count.
+    """
     what, total = "forward passes", 0
-    for work in (work for trace in traces for work in trace.work):
-        plan = make_plan(sizes, len(work.forward_passes))
+    for sizes_of, work in ((trace.sizes, work) for trace in traces for work in trace.work):
+        world_size = len(work.forward_passes)
+        plan = make_plan(sizes_of.get(world_size, sizes) if is_auto else sizes, world_size)
         planned = plan.accumulation_steps * work.attempts
         if isinstance(plan, ByLength):
             # The lengths of a step's samples decide its rounds, which are as many on every worker.

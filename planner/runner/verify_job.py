@@ -223,7 +223,9 @@ def compare(job: Job, fixed: Path, history: Path, sizes: Sequence[int]) -> list[
     here, there = trace(fixed), trace(history)
     is_bitwise = job.batch.equality == "bitwise"
     checks = compare_bitwise(here, there) if is_bitwise else _compare_values(job, fixed, history)
-    checks = [check_sizes(sizes, there), *checks, check_forward_passes(batch_sizes(job), here, there)]
+    is_auto = "auto" in (job.batch.max_micro, job.batch.max_tokens)
+    passes = check_forward_passes(batch_sizes(job), here, there, is_auto=is_auto)
+    checks = [check_sizes(sizes, there), *checks, passes]
     return [*checks, *randomness_checks(checks, job.batch.equality, here, there)]
 
 

@@ -51,6 +51,15 @@ def test_a_trace_without_a_part_does_not_pass(whole, what, missing):
     assert failed(compare_bitwise(poor, poor)) == ({what} - {"held-out losses"})
 
 
+def test_forward_passes_are_those_of_the_caps_that_a_group_has_found(whole):
+    """`batch.max_micro: auto`: the job alone would let each share be one round."""
+    auto = BatchSizes(global_batch=5, max_micro=5)
+    work = tuple(dataclasses.replace(each, attempts=1, forward_passes=(3, 3)) for each in whole.work)
+    found = dataclasses.replace(whole, work=work, sizes={2: dataclasses.replace(auto, max_micro=1)})
+    assert not check_forward_passes(auto, found).passed
+    assert check_forward_passes(auto, found, is_auto=True).passed
+
+
 def test_steps_and_forward_passes_that_are_not_there_do_not_pass(whole):
     """In `balanced`, too."""
     sizes = BatchSizes(global_batch=5, max_micro=2, equality="bitwise")
