@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 _ASSUMED = (
     "micro-batches follow from the lengths of each step's samples. The table assumes samples of equal length within "
-    "batch.max_tokens: rounds are the fewest possible. --lengths reads the data"
+    "batch.max_tokens: rounds are the fewest possible"
 )
 
 
@@ -171,7 +171,7 @@ def _print(shown: _Shown, width: int | None) -> None:
     """Print the heading, the table and what is below it."""
     spec, there, timed, costs = shown.job, shown.there, shown.timed, shown.costs
     cluster = [] if there is None else [there.line, *filter(None, [there.gpu_line])]
-    heading = [*_heading(spec), *cluster, f"compute: {compute_text(shown.compute)}"]
+    heading = [*_heading(spec, has_lengths=shown.by_length is not None), *cluster, f"compute: {compute_text(shown.compute)}"]
     typer.echo("\n".join(line for text in heading for line in wrapped(text, width)))
     extra = [
         *([] if timed is None or costs is None else cost_columns(timed, costs)),
@@ -304,10 +304,11 @@ def _on_cluster(file: str, job: Job, asked: list[int] | None, gpu: str | None) -
     return found if gpu is None else replace(found, gpu="", gpu_line="")
 
 
-def _heading(job: Job) -> list[str]:
+def _heading(job: Job, *, has_lengths: bool) -> list[str]:
     batch = job.batch
     first = f"{job.name}: global batch {batch.global_batch}, {_caps(job)} in a micro-batch"
-    by_length = [] if batch.max_tokens is None else [_ASSUMED]
+    assumed = _ASSUMED if has_lengths else f"{_ASSUMED}. --lengths reads the data"
+    by_length = [] if batch.max_tokens is None else [assumed]
     return [first, *map(text_of, conversions(job)), *by_length]
 
 
