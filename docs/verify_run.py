@@ -1654,7 +1654,8 @@ def check(
             if end is not None:
                 origin = ", from memory" if parent.get("shards") else ""
                 steps = f"steps [{parent['step']}, {end['step']}){origin}"
-                print(f"generation {number}: {end['world_size']} workers, {steps}")
+                size = end["world_size"]
+                print(f"generation {number}: {size} worker{'' if size == 1 else 's'}, {steps}")
             if name != parent["name"]:
                 raise Wrong(f"the step that it went on from, {name!r}, has no good manifest, or one of another run")
             if end is None:

@@ -27,12 +27,22 @@ class OnCluster:
     """count -> the workers on the node that has the most of them"""
     line: str
     """the cluster as text"""
-    gpu: str
-    """the kind of its GPUs, the one with the least memory of several. Empty if it is not known"""
+    gpus: tuple[str, ...]
+    """the kinds of its GPUs, the one with the least memory first. Empty if they are not known"""
     gpu_line: str
     """what the file says of its GPUs. Empty if that is nothing"""
     notes: tuple[str, ...]
     """what the table does not show, one text each"""
+
+    @property
+    def gpu(self) -> str:
+        """The kind of GPU with the least memory. Empty if it is not known."""
+        return self.gpus[0] if self.gpus else ""
+
+    @property
+    def only_gpu(self) -> str:
+        """The kind of all of its GPUs. Empty if there are several, or it is not known."""
+        return self.gpu if len(self.gpus) == 1 else ""
 
 
 def on_cluster(file: str, job: Job, asked: list[int] | None) -> OnCluster:
@@ -51,37 +61,37 @@ def on_cluster(file: str, job: Job, asked: list[int] | None) -> OnCluster:
     counts = _reached(job, asked, reach)
     mixes = {count: reach.mix(count) for count in counts}
     room = reach.workers_on_a_node
-    gpu, gpu_line = _gpus(job, reach)
+    gpus, gpu_line = _gpus(job, reach)
     return OnCluster(
         counts=counts,
         mixes=mixes,
         workers_on_a_node={count: min(max(room[name] for _, name in mixes[count].nodes), count) for count in counts},
         line=cluster_line(reach),
-        gpu=gpu,
+        gpus=gpus,
         gpu_line=gpu_line,
         notes=tuple(_notes(job, asked, counts, reach)),
     )
 
 
-def _gpus(job: Job, reach: Reach) -> tuple[str, str]:
-    """The kind of the GPUs that the job's workers get, and a line that says where it is from.
+def _gpus(job: Job, reach: Reach) -> tuple[tuple[str, ...], str]:
+    """The kinds of the GPUs that the job's workers get, and a line that says where they are from.
 
-    Both are empty if the workers take no GPUs, or the file says nothing. The kind also if it does not say all of them.
+    Both are empty if the workers take no GPUs, or the file says nothing. The kinds also if it does not say all of them.
     """
     groups = usable_groups(reach)
     found = [group.gpu for group in groups if group.gpu is not None]
     if not job.workers.gpus or not found:
-        return "", ""
+        return (), ""
     if len(found) < len(groups):
         names = [group.name for group in groups if group.gpu is None]
-        return "", f"GPUs of {enumerated(_few(names))}: not known. --gpu NAME shows what fits"
+        return (), f"GPUs of {enumerated(_few(names))}: not known. --gpu NAME shows what fits"
     kinds = sorted({kind for gpu in found for kind in gpu.kinds}, key=lambda kind: gpu_kind(kind).memory_bytes)
     values: dict[str, dict[str, None]] = {}
     for gpu in found:
         values.setdefault(gpu.key, {})[gpu.value] = None
     sources = "; ".join(f"{key} {enumerated(_few(list(those)))}" for key, those in values.items())
     least = f". Memory below is that of {kinds[0]}, the least" if len(kinds) > 1 else ""
-    return kinds[0], f"GPUs: {enumerated(kinds, 'or')} ({sources}){least}"
+    return tuple(kinds), f"GPUs: {enumerated(kinds, 'or')} ({sources}){least}"
 
 
 def _few(names: list[str]) -> list[str]:

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 _ASSUMED = (
     "micro-batches follow from the lengths of each step's samples. The table assumes samples of equal length within "
-    "batch.max_tokens: rounds are the fewest possible. --lengths reads the data"
+    "batch.max_tokens: rounds are the fewest possible"
 )
 
 
@@ -102,7 +102,7 @@ def plan(
     spec = read_job(job, set_ or [])
     asked = None if gpus is None else parse_counts(gpus)
     there = None if cluster is None else _on_cluster(cluster, spec, asked, gpu)
-    timed = None if rates is None else plan_rates(spec, rates, prices, gpu, _on_a_node(there))
+    timed = None if rates is None else plan_rates(spec, rates, prices, gpu, _on_a_node(there), _gpu_of(there))
     data = _open_lengths(spec) if lengths else None
     found, memory = _rows(_Asked(job=spec, counts=asked, gpu=gpu, there=there, timed=timed, data=data))
     shown = _Shown(
@@ -163,6 +163,10 @@ class _Shown:
         return _on_a_node(self.there)
 
 
+def _gpu_of(there: "OnCluster | None") -> str:
+    return "" if there is None else there.only_gpu
+
+
 def _on_a_node(there: "OnCluster | None") -> Mapping[int, int] | None:
     return None if there is None else there.workers_on_a_node
 
@@ -171,7 +175,8 @@ def _print(shown: _Shown, width: int | None) -> None:
     """Print the heading, the table and what is below it."""
     spec, there, timed, costs = shown.job, shown.there, shown.timed, shown.costs
     cluster = [] if there is None else [there.line, *filter(None, [there.gpu_line])]
-    heading = [*_heading(spec), *cluster, f"compute: {compute_text(shown.compute)}"]
+    first = _heading(spec, has_lengths=shown.by_length is not None)
+    heading = [*first, *cluster, f"compute: {compute_text(shown.compute)}"]
     typer.echo("\n".join(line for text in heading for line in wrapped(text, width)))
     extra = [
         *([] if timed is None or costs is None else cost_columns(timed, costs)),
@@ -237,7 +242,7 @@ def _rows(asked: _Asked) -> tuple[list[Plan], PlanMemory | NotKnown | None]:
         found = [timed.found(plan, job.batch.auto_cap) for plan in found]
     memory: PlanMemory | NotKnown | None = None
     if gpu is not None and timed is not None and timed.offers and not has_kind(gpu):
-        why = f"planner does not know the GPU {gpu}. Use its memory, such as --gpu 24g, without --prices"
+        why = f"planner does not know the GPU {gpu}. Use its memory, such as --gpu 24g, with a list of this GPU alone"
         memory = NotKnown(reason=why)
     elif gpu is not None:
         memory = _tried(job, found, gpu, asked.data)
@@ -301,13 +306,14 @@ def _on_cluster(file: str, job: Job, asked: list[int] | None, gpu: str | None) -
     from planner.cli.plan_cluster import on_cluster  # imports numpy, which a plan without a cluster does not need
 
     found = on_cluster(file, job, asked)
-    return found if gpu is None else replace(found, gpu="", gpu_line="")
+    return found if gpu is None else replace(found, gpus=(), gpu_line="")
 
 
-def _heading(job: Job) -> list[str]:
+def _heading(job: Job, *, has_lengths: bool) -> list[str]:
     batch = job.batch
     first = f"{job.name}: global batch {batch.global_batch}, {_caps(job)} in a micro-batch"
-    by_length = [] if batch.max_tokens is None else [_ASSUMED]
+    assumed = _ASSUMED if has_lengths else f"{_ASSUMED}. --lengths reads the data"
+    by_length = [] if batch.max_tokens is None else [assumed]
     return [first, *map(text_of, conversions(job)), *by_length]
 
 

@@ -35,9 +35,11 @@ def auto_note(job: Job, *, has_gpu: bool = False, has_rates: bool = False) -> st
             f"batch.{cap} auto: the table has the micro-batches of the measured run. At counts that it did not have, "
             "they are those of the next smaller one."
         )
-    how = "" if has_gpu else " planner plan JOB --gpu NAME shows what fits"
+    on_gpu = bool(job.workers.gpus)
+    place = "its GPUs" if on_gpu else "the memory of its machines"
+    how = " planner plan JOB --gpu NAME shows what fits" if on_gpu and not has_gpu else ""
     return (
-        f"batch.{cap} auto: each worker group computes what fits into its GPUs. The table assumes that a share fits "
+        f"batch.{cap} auto: each worker group computes what fits into {place}. The table assumes that a share fits "
         f"whole.{how}"
     )
 
@@ -207,7 +209,8 @@ def _not_tried(found: PlanMemory) -> str:
     hopeless = [size for size in found.misfits if not found.most[size]]
     if found.ways is not None or not hopeless:
         return ""
-    return f". planner plan JOB --gpus {hopeless[0]} --gpu {found.gpu.name} tries what would"
+    lengths = " --lengths" if found.is_of_data else ""
+    return f". planner plan JOB --gpus {hopeless[0]} --gpu {found.gpu.name}{lengths} tries what would"
 
 
 def ways_text(ways: WaysOut) -> str:

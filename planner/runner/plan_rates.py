@@ -99,6 +99,7 @@ def plan_rates(
     prices_file: str | None = None,
     gpu: str | None = None,
     on_a_node: Mapping[int, int] | None = None,
+    cluster_gpu: str = "",
 ) -> PlanRates:
     """Read the files, and check that the rates are of such a job.
 
@@ -108,6 +109,7 @@ def plan_rates(
         prices_file: a price list. None for no prices.
         gpu: the GPU to take prices of. None if the list has one kind alone.
         on_a_node: world size -> the workers on the fullest node of the cluster. None: the nodes are those of the rates.
+        cluster_gpu: the GPU of the cluster's file. Its prices count if `gpu` is None and the list has some.
 
     Raises:
         UserError: a file is wrong, the rates are of another job, or the list has no such GPU.
@@ -121,7 +123,7 @@ def plan_rates(
         rates=rates,
         sizes=sizes,
         speeds=rates.speeds(sizes),
-        offers=() if prices_file is None else _chosen(read_prices(prices_file), gpu, prices_file),
+        offers=() if prices_file is None else _chosen(read_prices(prices_file), gpu, prices_file, cluster_gpu),
         notes=tuple(_notes(rates, job, sizes, has_prices=prices_file is not None)),
         sample_tokens=tokens,
         total_steps=total_steps(job, rates.epoch_samples),
@@ -174,14 +176,14 @@ def _notes(rates: Rates, job: Job, sizes: BatchSizes, *, has_prices: bool) -> li
     return notes
 
 
-def _chosen(offers: Sequence[Offer], gpu: str | None, file: str) -> tuple[Offer, ...]:
-    """The offers of one kind of GPU: the one that is named, or the only one that can be meant.
+def _chosen(offers: Sequence[Offer], gpu: str | None, file: str, cluster_gpu: str) -> tuple[Offer, ...]:
+    """The offers of one kind of GPU: the one that is named, the cluster's, or the only one that can be meant.
 
     Raises:
         UserError: the list has no such GPU, or several kinds can be meant.
     """
     # A memory such as 24g says what fits. It names a GPU only if the list leaves no choice.
-    if gpu is not None and (found := offers_of(offers, gpu)):
+    if found := offers_of(offers, cluster_gpu if gpu is None else gpu):
         return found
     kinds = sorted({offer.gpu for offer in offers})
     if gpu is not None and not is_size(gpu):

@@ -94,7 +94,8 @@ def test_a_limit_of_tokens_is_named_and_the_table_says_what_it_assumes(cli, job)
     assert "batch.max_tokens" not in plain
     auto = cli("run", job, "--set", "batch.max_tokens=auto", "--dry-run").out
     assert "at most 4 samples and as many tokens as fit (batch.max_tokens)" in auto
-    assert "batch.max_tokens auto: each worker group computes what fits into its GPUs" in auto
+    assert "auto: each worker group computes what fits into the memory of its machines." in " ".join(auto.split())
+    assert "--gpu NAME" not in auto
 
 
 def test_a_loop_of_ones_own_is_not_clipped_unless_asked(cli, own_job, tmp_path):

@@ -15,6 +15,17 @@ from planner.store.jobs import job_digest
 SIZES = BatchSizes(global_batch=64, max_micro=8)
 SAMPLE_S, FIXED_S = 0.02, 0.5
 
+L4_AND_SECOND = """\
+cluster_name: small
+max_workers: 6
+provider: {type: aws}
+head_node_type: head
+available_node_types:
+  head: {resources: {CPU: 0, GPU: 0}, node_config: {}}
+  one: {max_workers: 3, node_config: {InstanceType: g6.xlarge}}
+  four: {max_workers: 2, node_config: {InstanceType: SECOND}}
+"""
+
 
 def true_s(world_size):
     """What a step of the made-up run takes: W = 2 is 1.14 s, W = 4 is 0.82 s."""
@@ -316,6 +327,26 @@ def test_a_memory_that_several_or_no_gpus_have_is_refused(cli, demo, run, tmp_pa
     answer = cli("plan", demo, "--rates", "rates.yaml", "--prices", "p.yaml", "--gpu", size)
     assert (answer.code, answer.out) == (2, "")
     assert error in answer.err
+
+
+@pytest.mark.parametrize(
+    ("prices", "second", "answer"),
+    [
+        ("L4: {on_demand: 1}, H100: {on_demand: 2}", "g6.12xlarge", "2 machines of 1 x L4 at"),
+        ("MI300X: {on_demand: 1}", "g6.12xlarge", "2 machines of 1 x MI300X at"),
+        ("L4: {on_demand: 1}, H100: {on_demand: 2}", "g5.12xlarge", "Name one: --gpu H100"),
+    ],
+)
+def test_a_cluster_of_one_kind_of_gpu_names_it(cli, demo, run, tmp_path, prices, second, answer):
+    """If the list has it. Of several kinds, the user names one."""
+    cli("fit", run(2, 4))
+    (tmp_path / "p.yaml").write_text(f"gpus: {{{prices}}}")
+    (tmp_path / "c.yaml").write_text(L4_AND_SECOND.replace("SECOND", second))
+    text = (tmp_path / "rates.yaml").read_text().replace("workers.gpus: 0", "workers.gpus: 1")
+    (tmp_path / "rates.yaml").write_text(text)
+    arguments = ("--rates", "rates.yaml", "--prices", "p.yaml", "--cluster", "c.yaml", "--gpus", "2")
+    done = cli("plan", demo, *arguments, "--set", "workers.gpus=1")
+    assert answer in done.out + done.err
 
 
 def test_idle_gpus_have_an_advice(cli, demo, run, tmp_path):
