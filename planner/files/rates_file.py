@@ -1,5 +1,6 @@
 """A rates file: what `planner fit` writes and `planner plan --rates` reads. A person may write or change one, too."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,14 +125,15 @@ def _mapping(text: str) -> dict[Any, Any]:
 def _rates(root: CheckedMapping) -> Rates | None:
     model, found = _model(root), _sizes(root)
     sizes = found or BatchSizes(global_batch=1, max_micro=1)
+    tokens = None if root.values.get("sample_tokens") is None else _read_term(root, "sample_tokens")
     rates = Rates(
         run=_text(root, "run"),
         job=_text(root, "job"),
         settings=_settings(root.optional("settings")),
         sizes=sizes,
-        model=model,
+        model=model if tokens is None else replace(model, sample_tokens=tokens.value),
         measured=_measured(root, Caps.of(sizes)),
-        sample_tokens=None if root.values.get("sample_tokens") is None else _read_term(root, "sample_tokens"),
+        sample_tokens=tokens,
         epoch_samples=root.whole("epoch_samples", 0),
     )
     return None if found is None else rates
@@ -213,7 +215,8 @@ def _compute(terms: CheckedMapping) -> Term:
         return term
     flops, rate = _read_term(terms, "sample_flops"), _read_term(terms, "flops_per_s")
     if flops.value and rate.value:
-        return compute_by_flops(flops.value, rate)
+        weaker = max(flops.source, rate.source, key=_SOURCES.index)
+        return replace(compute_by_flops(flops.value, rate), source=weaker)
     if not terms.mistakes:
         terms.refuse("flops_per_s", "Write sample_flops and flops_per_s above 0")
     return flops

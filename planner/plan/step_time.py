@@ -22,8 +22,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from planner.plan.by_length import ByLength
 from planner.plan.least_squares import Equation, solved
-from planner.plan.plan import Plan
+from planner.plan.plan import Plan, ceil_div
 
 Source = Literal["measured", "fitted", "data sheet", "assumed"]
 """where a number comes from. `measured`: it was observed as it is. `fitted`: it explains what was observed"""
@@ -71,17 +72,25 @@ class Traffic:
     reduces_every_round: bool = False
     """whether gradients are summed after every round. Else once per step (`planner.job.gradient`)"""
 
-    def gathered(self, plan: Plan) -> float:
-        """Bytes that a worker receives in a step's gathers."""
-        return plan.accumulation_steps * self.gather_bytes * _received(plan)
+    def gathered(self, plan: Plan, rounds: int) -> float:
+        """Bytes that a worker receives in the gathers of a step of so many rounds."""
+        return rounds * self.gather_bytes * _received(plan)
 
-    def reduced(self, plan: Plan) -> float:
-        """Bytes that a worker receives in a step's sums of gradients."""
-        return (plan.accumulation_steps if self.reduces_every_round else 1) * self.reduce_bytes * _received(plan)
+    def reduced(self, plan: Plan, rounds: int) -> float:
+        """Bytes that a worker receives in such a step's sums of gradients."""
+        return (rounds if self.reduces_every_round else 1) * self.reduce_bytes * _received(plan)
 
 
 def _received(plan: Plan) -> float:
     return (plan.world_size - 1) / plan.world_size
+
+
+def rounds_of(plan: Plan, sample_tokens: float) -> int:
+    """The rounds of a plan's step. By length, the fewest for samples of so many tokens. 0 tokens: not known."""
+    if not isinstance(plan, ByLength):
+        return plan.accumulation_steps
+    tokens = math.ceil(plan.balanced_cost * sample_tokens)
+    return max(plan.accumulation_steps, ceil_div(tokens, plan.max_tokens))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,16 +127,18 @@ class StepModel:
     traffic: Traffic = Traffic()
     node_workers: int | None = None
     """workers on one node. None: not known, and all workers count as those of one node"""
+    sample_tokens: float = 0.0
+    """of a mean sample, for the rounds of plans by length (`rounds_of`)"""
 
     def parts(self, plan: Plan) -> StepTime:
         """The seconds of a plan's step, by term."""
-        s_per_byte = self._s_per_byte(plan.world_size)
+        s_per_byte, rounds = self._s_per_byte(plan.world_size), rounds_of(plan, self.sample_tokens)
         return StepTime(
             compute_s=self.sample_s.value * plan.work,
-            rounds_s=self.round_s.value * plan.accumulation_steps,
+            rounds_s=self.round_s.value * rounds,
             fixed_s=self.fixed_s.value,
-            gather_s=self.traffic.gathered(plan) * s_per_byte,
-            reduce_s=self.traffic.reduced(plan) * s_per_byte,
+            gather_s=self.traffic.gathered(plan, rounds) * s_per_byte,
+            reduce_s=self.traffic.reduced(plan, rounds) * s_per_byte,
             commit_s=self.commit_s.value,
         )
 
@@ -174,7 +185,7 @@ class MeasuredSize:
             raise ValueError(f"world size {self.plan.world_size} waits {self.waited_s} s in collectives per step")
 
 
-def fit(measured: Sequence[MeasuredSize], traffic: Traffic = Traffic()) -> StepModel:
+def fit(measured: Sequence[MeasuredSize], traffic: Traffic = Traffic(), sample_tokens: float = 0.0) -> StepModel:
     """The terms that explain measured steps best. With nothing measured, one second per sample: only ratios count.
 
     Least squares over terms of 0 or more, of these equations for each size, and of the prior:
@@ -190,11 +201,11 @@ def fit(measured: Sequence[MeasuredSize], traffic: Traffic = Traffic()) -> StepM
     """
     if not measured:
         return StepModel(sample_s=Term(value=1.0, source="assumed", because="no step is measured"))
-    values = solved(_equations(measured, traffic))
+    values = solved(_equations(measured, traffic, sample_tokens))
     if values is None or not any(values[:3]):
-        values = solved(_equations([replace(size, waited_s=None) for size in measured], traffic))
+        values = solved(_equations([replace(size, waited_s=None) for size in measured], traffic, sample_tokens))
     assert values is not None  # samples alone always explain something
-    return _model(measured, traffic, values)
+    return replace(_model(measured, traffic, values), sample_tokens=sample_tokens)
 
 
 def _model(measured: Sequence[MeasuredSize], traffic: Traffic, values: Sequence[float]) -> StepModel:
@@ -214,7 +225,7 @@ def _model(measured: Sequence[MeasuredSize], traffic: Traffic, values: Sequence[
     )
 
 
-def _equations(measured: Sequence[MeasuredSize], traffic: Traffic) -> tuple[Equation, ...]:
+def _equations(measured: Sequence[MeasuredSize], traffic: Traffic, sample_tokens: float) -> tuple[Equation, ...]:
     """The equations of all sizes and of the prior, with factors of (sample_s, round_s, fixed_s, s_per_byte).
 
     Sizes with the same factors are one: their mean.
@@ -222,17 +233,17 @@ def _equations(measured: Sequence[MeasuredSize], traffic: Traffic) -> tuple[Equa
     knows_bytes = any(_waits(size) for size in measured)
     seconds: dict[tuple[float, float, float, float], list[float]] = {}
     for size in measured:
-        num_bytes = traffic.gathered(size.plan) + traffic.reduced(size.plan) if knows_bytes else 0.0
-        plan = size.plan
-        seconds.setdefault((plan.work, plan.accumulation_steps, 1.0, num_bytes), []).append(size.seconds)
+        plan, rounds = size.plan, rounds_of(size.plan, sample_tokens)
+        num_bytes = traffic.gathered(plan, rounds) + traffic.reduced(plan, rounds) if knows_bytes else 0.0
+        seconds.setdefault((plan.work, rounds, 1.0, num_bytes), []).append(size.seconds)
         if _waits(size):
             idle = max(plan.work - plan.global_batch / plan.world_size, 0.0)
             waited_s = min(size.waited_s or 0.0, _MOST_WAITED * size.seconds)
             seconds.setdefault((idle, 0.0, 0.0, num_bytes), []).append(waited_s)
-    rounds = min(size.plan.accumulation_steps for size in measured)
+    fewest = min(rounds_of(size.plan, sample_tokens) for size in measured)
     priors = (
         Equation((0.0, 0.0, 1.0, 0.0), 0.0, _PRIOR_WEIGHT),
-        Equation((0.0, rounds, 0.0, 0.0), 0.0, _PRIOR_WEIGHT),
+        Equation((0.0, fewest, 0.0, 0.0), 0.0, _PRIOR_WEIGHT),
     )
     return (*(Equation(factors, math.fsum(s) / len(s), 1.0) for factors, s in sorted(seconds.items())), *priors)
 

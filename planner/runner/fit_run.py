@@ -87,7 +87,7 @@ def _times(run: RunFolder, progress: Callable[[int, int], None]) -> StepTimes | 
 
 
 def _rates(url: str, job: Job, times: StepTimes) -> Rates:
-    model = fit(measured_sizes(times.times, times.sizes), _traffic(job))
+    model = fit(measured_sizes(times.times, times.sizes), _traffic(job), times.sample_tokens)
     commits = f"{times.num_commits} commits in {times.num_steps} steps"
     commit_s = Term(value=times.commit_s, source="measured", because=commits if times.num_commits else "no commits")
     tokens = Term(value=times.sample_tokens, source="measured") if times.sample_tokens else None

@@ -24,6 +24,7 @@ RATES = Rates(
         between_s_per_byte=Term(value=2e-9, source="data sheet"),
         traffic=Traffic(gather_bytes=8e9, reduce_bytes=4e9, reduces_every_round=True),
         node_workers=8,
+        sample_tokens=96.5,
     ),
     measured=(
         SizeTimes(world_size=2, steps=40, seconds=0.4, waited_s=0.1, caps=Caps(max_micro=4)),
@@ -77,7 +78,7 @@ def test_every_number_survives(tmp_path_factory, values):
 def test_a_short_file_by_hand(tmp_path):
     """What is left out is nothing, and 1e-2 is a number as people write it."""
     found = read(tmp_path, HAND)
-    assert found.model == StepModel(sample_s=Term(value=0.01, source="data sheet"))
+    assert found.model == StepModel(sample_s=Term(value=0.01, source="assumed"))
     assert (found.measured, found.sample_tokens, found.run) == ((), None, "")
 
 
@@ -85,7 +86,7 @@ def test_compute_by_a_data_sheet(tmp_path):
     """6 TFLOP of a sample at 400 TFLOP/s."""
     terms = "{sample_flops: {value: 6.0e+12}, flops_per_s: {value: 4.0e+14, source: data sheet, because: 40 % of H100}}"
     found = read(tmp_path, HAND.replace("{sample_s: {value: 1e-2, source: data sheet}}", terms))
-    assert found.model.sample_s == Term(value=0.015, source="data sheet", because="40 % of H100")
+    assert found.model.sample_s == Term(value=0.015, source="assumed", because="40 % of H100")
 
 
 def test_one_bandwidth_counts_at_both_levels(tmp_path):

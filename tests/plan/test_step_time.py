@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.plan import BatchSizes, Speeds, make_plan
-from planner.plan.step_time import NOTHING, MeasuredSize, StepModel, Term, Traffic, compute_by_flops, fit
+from planner.plan.step_time import NOTHING, MeasuredSize, StepModel, Term, Traffic, compute_by_flops, fit, rounds_of
 
 seconds = st.floats(1e-4, 10)
 counts = st.sets(st.integers(1, 64), min_size=1, max_size=8)
@@ -186,6 +186,19 @@ def test_what_was_measured_with_other_micro_batches_is_scaled_by_rounds(counts, 
     speeds, plan = Speeds(measured=times, plans=plans, model=model), plan_at(asked, max_micro=cap)
     assert speeds.seconds_per_step(plan) == pytest.approx(model.seconds_per_step(plan))
     assert speeds.has(plan) == (asked in plans and plans[asked].accumulation_steps == plan.accumulation_steps)
+
+
+def test_rounds_by_length_follow_from_the_tokens_of_a_mean_sample():
+    """64 samples of 35 tokens on one worker: 2,240 tokens are one round of that many, and 12 of 200."""
+    one, many = (make_plan(BatchSizes(global_batch=64, max_micro=64, max_tokens=most), 1) for most in (2240, 200))
+    assert [rounds_of(plan, 35.0) for plan in (one, many)] == [1, 12]
+    assert rounds_of(many, 0.0) == rounds_of(plan_at(30), 35.0) == 1
+    model = planted(0.001, round_s=0.02, sample_tokens=35.0)
+    seconds = model.seconds_per_step(one)
+    speeds = Speeds(measured={1: seconds}, plans={1: one}, model=model)
+    assert speeds.seconds_per_step(many) == pytest.approx(seconds + 11 * 0.02)
+    fitted = fit([measured(model, plan) for plan in (one, many)], sample_tokens=35.0)
+    assert fitted.round_s.value == pytest.approx(0.02, rel=0.05)
 
 
 def test_sizes_with_different_caps_tell_rounds_apart():
