@@ -48,8 +48,8 @@ def require_fitting_lowered(job: Job, dataset: SampleDataset, max_tokens: int) -
     if longest > max_tokens:
         raise DataError.of(
             "batch.max_tokens",
-            f"the longest sample has {counted(longest, 'token')}, and a micro-batch takes {max_tokens} since the run ran "
-            f"out of memory. Write another number, at least {longest}: then lowered caps no longer count",
+            f"the longest sample has {counted(longest, 'token')}, and a micro-batch takes {max_tokens} since memory "
+            f"ran out. Write another number, at least {longest}: then lowered caps no longer count",
         )
 
 

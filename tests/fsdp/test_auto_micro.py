@@ -17,6 +17,10 @@ from planner.plan.lowered_caps import Caps, LoweredCap, LoweredCaps
 from planner.provenance.identity import open_data
 from planner.train import auto_micro
 from planner.train.footprint import footprint
+from planner.train.generation import train
+from planner.train.hooks import Hooks
+from planner.train.setup import Launch
+from planner.train.world import cpu_device
 
 pytestmark = pytest.mark.fsdp
 
@@ -164,13 +168,8 @@ def test_a_gpu_that_is_too_small_is_told_how_to_find_a_way_out(texts):
         auto_micro._fitting(auto_job(texts, workers={"max": 1}), memory, batch_sizes(job), 1, "NVIDIA L4", 20 * 2**30)
 
 
-def lowered(rank, job, url, caps):
+def lowered(_rank, job, url, caps):
     """A generation of a run that has lowered its caps."""
-    from planner.train.generation import train
-    from planner.train.hooks import Hooks
-    from planner.train.setup import Launch
-    from planner.train.world import cpu_device
-
     return train(Launch(job=job, url=url), cpu_device, Hooks(caps=lambda: caps))
 
 
