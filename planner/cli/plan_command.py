@@ -239,7 +239,8 @@ def _rows(asked: _Asked) -> tuple[list[Plan], PlanMemory | NotKnown | None]:
     job, gpu, there, timed = asked.job, asked.gpu, asked.there, asked.timed
     found = plans(job, asked.counts if there is None else there.counts)
     if timed is not None and job.batch.auto_cap:
-        found = [timed.found(plan, job.batch.auto_cap) for plan in found]
+        longest = 0 if asked.data is None else asked.data.longest(job)
+        found = [timed.found(plan, job.batch.auto_cap, longest or 1) for plan in found]
     memory: PlanMemory | NotKnown | None = None
     if gpu is not None and timed is not None and timed.offers and not has_kind(gpu):
         why = f"planner does not know the GPU {gpu}. Use its memory, such as --gpu 24g, with a list of this GPU alone"

@@ -38,6 +38,21 @@ def require_fitting(job: Job, dataset: SampleDataset) -> None:
         )
 
 
+def require_fitting_lowered(job: Job, dataset: SampleDataset, max_tokens: int) -> None:
+    """Check that no sample is longer than a cap that the run has lowered. Its data may have changed since.
+
+    Raises:
+        DataError: a sample is longer.
+    """
+    longest = longest_sample(job, dataset) or 0
+    if longest > max_tokens:
+        raise DataError.of(
+            "batch.max_tokens",
+            f"the longest sample has {counted(longest, 'token')}, and a micro-batch takes {max_tokens} since memory "
+            f"ran out. Write another number, at least {longest}: then lowered caps no longer count",
+        )
+
+
 def longest_sample(job: Job, dataset: SampleDataset) -> int | None:
     """Tokens of the longest sample, those for evaluation included.
 

@@ -204,8 +204,9 @@ class History:
         waited = {size: median(step.waited for step in steps) for size, steps in self.steps.items()}
         return Speeds(
             measured=medians,
-            plans={size: make_plan(self.sizes_at(size), size) for size in medians},
+            plans={size: make_plan(self.sizes_at(size), size) for size in {*medians, *self.caps}},
             waited={size: medians[size] * part for size, part in waited.items() if part},
+            has_own_caps=True,
         )
 
     @property

@@ -42,7 +42,7 @@ def _speeds(known: ControllerContext, size: int) -> Speeds:
     if not known.rules.on_one_machine:
         return speeds
     present = {w: seconds for w, seconds in speeds.measured.items() if w == size}
-    return Speeds(measured=present, plans=speeds.plans, on_one_machine=True)
+    return Speeds(measured=present, plans=speeds.plans, has_own_caps=True, on_one_machine=True)
 
 
 def longest_warming_s(known: ControllerContext) -> float:

@@ -58,29 +58,39 @@ _GKE, _GPU_FEATURES, _INSTANCE = (
     "nvidia.com/gpu.product",
     "node.kubernetes.io/instance-type",
 )
+# Labels of nodes on which a pod's GPU is a part of one, or is shared with other pods.
+_PARTS = frozenset(
+    {
+        "cloud.google.com/gke-gpu-partition-size",
+        "cloud.google.com/gke-gpu-sharing-strategy",
+        "cloud.google.com/gke-max-shared-clients-per-gpu",
+    }
+)
 _RAYS = "accelerator_type:"
 
 
-def ray_up_gpu(cloud: str, node_config: Any, resources: Mapping[str, float]) -> NodeGpu | None:
+def ray_up_gpu(cloud: str, node_config: Any, resources: Mapping[Any, float]) -> NodeGpu | None:
     """The GPU of a node type of a `ray up` file. None if the file does not say it, or planner does not know its name.
 
     Args:
         cloud: the provider's type. Names of machines are those of AWS and of Google Cloud.
         node_config: the cloud's settings of the type, not checked.
-        resources: what a node offers.
+        resources: what a node offers. Names are not checked.
     """
     found = {"aws": _on_aws, "gcp": _on_gcp}.get(cloud, _nowhere)(_mapping(node_config))
     return next(found, None) or _by_rays_resource(resources)
 
 
-def pod_gpu(group: Mapping[Any, Any], resources: Mapping[str, float]) -> NodeGpu | None:
-    """The GPU of a pod, by the labels of nodes that it selects. None if they do not say it.
+def pod_gpu(group: Mapping[Any, Any], resources: Mapping[Any, float]) -> NodeGpu | None:
+    """The GPU of a pod, by the labels of nodes that it selects. None if they do not say it, or say that it is shared.
 
     Args:
         group: a head or a group of workers with the pod's `template`, not checked.
         resources: what a pod offers to Ray.
     """
     selector = _mapping(_mapping(_mapping(group.get("template")).get("spec")).get("nodeSelector"))
+    if _PARTS & selector.keys():  # a whole GPU's memory would be too much
+        return None
     ways = {_GKE: _gcp_accelerator, _GPU_FEATURES: _product, _INSTANCE: _machine}
     for label, kinds_of in ways.items():
         value = selector.get(label)
@@ -113,9 +123,9 @@ def _on_gcp(node_config: Mapping[Any, Any]) -> Iterator[NodeGpu]:
             yield NodeGpu(kinds=kinds, key="acceleratorType", value=name.rpartition("/")[2])
 
 
-def _by_rays_resource(resources: Mapping[str, float]) -> NodeGpu | None:
+def _by_rays_resource(resources: Mapping[Any, float]) -> NodeGpu | None:
     """By a resource such as `accelerator_type:A100`, which does not tell sizes of memory apart."""
-    names = [name for name, amount in resources.items() if name.startswith(_RAYS) and amount]
+    names = [name for name, amount in resources.items() if str(name).startswith(_RAYS) and amount]
     kinds = kinds_named(names[0].removeprefix(_RAYS)) if len(names) == 1 else ()
     return NodeGpu(kinds=kinds, key="resource", value=printable(names[0])) if kinds else None
 

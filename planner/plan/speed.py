@@ -27,6 +27,9 @@ class Speeds:
     """world size -> seconds of such a step in collectives. Only sizes where that is known"""
     model: StepModel | None = None
     """the step model, of a rates file. None: it is fitted to what is measured"""
+    has_own_caps: bool = False
+    """each size has its own caps on micro-batches, those in `plans`, so those of a plan that is asked do not count. A
+    size that is not in `plans` has the caps of the next smaller one, else of the smallest"""
     on_one_machine: bool = False
     """workers share one machine's cores. Fitted times assume that each node has its own cores."""
 
@@ -45,6 +48,7 @@ class Speeds:
         Times that were measured with other micro-batches, and so with more or fewer rounds, are first scaled as the
         model's time is.
         """
+        plan = self._with_own_caps(plan)
         if self.has(plan):
             return self.measured[plan.world_size]
         law = self.law(plan)
@@ -57,6 +61,12 @@ class Speeds:
             return _between(below[-1], above[0], plan.work, modelled)
         nearest = next(iter([*below[-1:], *above[:1]]), None)
         return modelled if nearest is None else nearest.seconds * modelled / nearest.modelled
+
+    def _with_own_caps(self, plan: Plan) -> Plan:
+        if not (self.has_own_caps and self.plans):
+            return plan
+        below = [size for size in self.plans if size <= plan.world_size]
+        return self.plans[max(below) if below else min(self.plans)].at(plan.world_size)
 
     def has(self, plan: Plan) -> bool:
         """Whether this very plan was measured."""
@@ -78,6 +88,7 @@ class Speeds:
         Measured times may hardly depend on the cost, where collectives take most of a step. The fit then says the same
         of much larger costs. So beyond the largest measured cost, a step may take as much longer as its cost is larger.
         """
+        plan = self._with_own_caps(plan)
         expected_s = self.seconds_per_step(plan)
         if plan.world_size in self.measured or not self.measured:
             return expected_s

@@ -59,12 +59,15 @@ class PlanRates:
     on_a_node: Mapping[int, int] | None
     """world size -> the workers on the fullest node of the cluster. None without a cluster"""
 
-    def found(self, plan: Plan, cap: Literal["max_micro", "max_tokens"]) -> Plan:
-        """The plan with a cap of the measured run's group of that size (`Rates.found_caps`)."""
+    def found(self, plan: Plan, cap: Literal["max_micro", "max_tokens"], least_tokens: int = 1) -> Plan:
+        """The plan with a cap of the measured run's group of that size (`Rates.found_caps`).
+
+        No run has a cap below its longest sample. So a cap on tokens is at least `least_tokens`.
+        """
         caps = self.rates.found_caps(plan.world_size)
         if cap == "max_micro" or not isinstance(plan, ByLength):
             return replace(plan, max_micro=caps.max_micro)
-        return plan if caps.max_tokens is None else replace(plan, max_tokens=caps.max_tokens)
+        return plan if caps.max_tokens is None else replace(plan, max_tokens=max(caps.max_tokens, least_tokens))
 
     def cost(self, plan: Plan) -> PlanCost:
         """What a plan of the job costs."""

@@ -7,7 +7,7 @@ from typing import Any
 from planner.base import progress_counter
 from planner.data.base import SampleDataset
 from planner.data.job_folders import JobFolders
-from planner.data.longest import require_fitting
+from planner.data.longest import require_fitting, require_fitting_lowered
 from planner.data.model_folder import ModelFolder
 from planner.data.paths import model_stamps
 from planner.data.source_stamps import data_stamps
@@ -125,6 +125,8 @@ def set_up(
     model = folders.fingerprint()
     folders.require_same_tokens()
     sizes = lowered_sizes(sizes or batch_sizes(job), lowered)
+    if lowered and sizes.max_tokens is not None:
+        require_fitting_lowered(job, dataset, sizes.max_tokens)
     return Setup(
         dataset=dataset,
         order=order,

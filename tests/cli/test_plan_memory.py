@@ -213,6 +213,19 @@ def test_the_number_of_auto_may_be_written(cli, chats):
         assert found["memory"]["largest_max_tokens"] == most
 
 
+def test_the_caps_of_a_run_with_shorter_samples_are_raised_to_the_longest_one(cli, chats):
+    """No group of a run with this data has a cap below it. So costs by lengths are those of a possible plan."""
+    (chats.parent / "rates.yaml").write_text(
+        "format: 1\nbatch: {global: 64, max_micro: 64, max_tokens: 20}\n"
+        "terms:\n  sample_s: {value: 0.1, source: assumed}\n"
+    )
+    more = ("--gpus", "2", "--rates", chats.parent / "rates.yaml", "--lengths", "--json", *AUTO)
+    done = cli("plan", chats, *more)
+    assert done.code == 0, done.err
+    least = json.loads(cli("plan", chats, "--gpus", "2", "--json", "--set", "batch.max_tokens=300").out)
+    assert json.loads(done.out)[0]["digest"] == least[0]["digest"]
+
+
 def test_with_lengths_memory_is_for_the_longest_sample_of_the_data(cli, chats):
     """Also where only samples are counted. The costs are those of each row's own plan."""
     without = json.loads(cli("plan", chats, "--gpus", "1", "--gpu", "40g", "--json").out)[0]

@@ -4,6 +4,7 @@ import pytest
 
 from planner.elastic.history import History
 from planner.plan import BatchSizes, ResizeCost, make_plan
+from planner.plan.lowered_caps import Caps
 
 SIZES = BatchSizes(global_batch=64, max_micro=8)
 
@@ -72,3 +73,14 @@ def test_steps_with_other_micro_batches_do_not_count_at_the_same_size():
     found = history().after_report(report(0, 2, 8)).after_step(2, 1.0).after_step(4, 0.6)
     assert found.after_report(report(1, 2, 8)).speeds.measured == {2: 1.0, 4: 0.6}
     assert found.after_report(report(1, 2, 4)).speeds.measured == {4: 0.6}
+
+
+def test_a_size_keeps_its_measured_time_whatever_caps_the_group_that_asks_has():
+    """`auto`: two workers have room for one sample each, four for sixteen. Larger groups have the room of four."""
+    found = History(sizes=BatchSizes(global_batch=64, max_micro=64), default_cost=ResizeCost(grow_s=1.0, shrink_s=1.0))
+    for size, cap, seconds in ((2, 1, 32.0), (4, 16, 2.5)):
+        found = found.with_caps(size, Caps(max_micro=cap)).after_step(size, seconds, 64)
+    few, many = (make_plan(found.sizes_at(size), size) for size in (2, 4))
+    for asking in (few, many):
+        assert [found.speeds.seconds_per_step(asking.at(size)) for size in (2, 4)] == [32.0, 2.5]
+        assert found.speeds.seconds_per_step(asking.at(8)) < 2.5

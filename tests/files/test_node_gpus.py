@@ -127,6 +127,8 @@ def test_kubernetes(tmp_path, selector, kind):
         "{nvidia.com/gpu.product: NVIDIA-A100-SXM4-40GB-MIG-1g.5gb}",
         "{cloud.google.com/gke-accelerator: nvidia-new}",
         "{node.kubernetes.io/instance-type: m5.large}",
+        "{cloud.google.com/gke-accelerator: nvidia-tesla-a100, cloud.google.com/gke-gpu-partition-size: 1g.5gb}",
+        "{cloud.google.com/gke-accelerator: nvidia-l4, cloud.google.com/gke-max-shared-clients-per-gpu: '2'}",
     ],
 )
 def test_what_is_not_known_is_not_guessed(tmp_path, selector):
@@ -148,6 +150,16 @@ def test_rays_own_resource_may_leave_the_memory_open(tmp_path):
     # A machine is more exact than Ray's name.
     gpu = ray_up_gpu("aws", {"InstanceType": "p4de.24xlarge"}, {"GPU": 8, "accelerator_type:A100": 1})
     assert gpu == NodeGpu(kinds=("a100-80g",), key="InstanceType", value="p4de.24xlarge")
+
+
+@pytest.mark.parametrize("name", [7, None, True, 1.5])
+def test_a_resource_whose_name_is_no_text_says_nothing(name):
+    """YAML has such keys, and files are not checked for them."""
+    assert ray_up_gpu("aws", {}, {"GPU": 1, name: 1}) is None
+    assert found(ray_up_gpu("gcp", {}, {name: 1, "accelerator_type:L4": 1})) == (
+        ("l4-24g",),
+        "resource accelerator_type:L4",
+    )
 
 
 def test_the_shipped_files():

@@ -13,9 +13,14 @@ from planner.errors import UserError
 from planner.job import batch_sizes
 from planner.job.memory import gpu_need
 from planner.plan import BatchSizes, make_plan
+from planner.plan.lowered_caps import Caps, LoweredCap, LoweredCaps
 from planner.provenance.identity import open_data
 from planner.train import auto_micro
 from planner.train.footprint import footprint
+from planner.train.generation import train
+from planner.train.hooks import Hooks
+from planner.train.setup import Launch
+from planner.train.world import cpu_device
 
 pytestmark = pytest.mark.fsdp
 
@@ -161,3 +166,23 @@ def test_a_gpu_that_is_too_small_is_told_how_to_find_a_way_out(texts):
         auto_micro._fitting(job, memory, batch_sizes(job), 2, "NVIDIA L4", room)
     with pytest.raises(UserError, match=r"With 2 GPUs \(workers.max: 2\) it fits\. planner plan JOB --gpu 20g tries"):
         auto_micro._fitting(auto_job(texts, workers={"max": 1}), memory, batch_sizes(job), 1, "NVIDIA L4", 20 * 2**30)
+
+
+def lowered(_rank, job, url, caps):
+    """A generation of a run that has lowered its caps."""
+    return train(Launch(job=job, url=url), cpu_device, Hooks(caps=lambda: caps))
+
+
+@pytest.mark.parametrize("most", ["auto", 200])
+def test_samples_that_are_longer_than_a_lowered_cap_are_refused_at_the_start(workers, tmp_path, most):
+    """The data may be another one than when memory ran out. An evaluation after hours would be late to find it."""
+    job, url = token_job(tmp_path, max_tokens=most), str(tmp_path / "run")
+    longest, of = longest_of(job), Caps.of(batch_sizes(job))
+    now = Caps(max_micro=5, max_tokens=longest - 1)
+    caps = LoweredCaps(of=of, lowered=(LoweredCap(device="CPU", place="forward", was=of, now=now),))
+    said = rf"the longest sample has {longest} tokens, and a micro-batch takes {longest - 1} .* at least {longest}"
+    with pytest.raises(UserError, match=said):
+        workers.run(lowered, 1, job, url, caps)
+    fitting = replace(caps.lowered[0], now=replace(now, max_tokens=longest))
+    workers.run(lowered, 1, job, url, replace(caps, lowered=(fitting,)))
+    assert [each["max_tokens"] for each in records(url, "generation")] == [longest]

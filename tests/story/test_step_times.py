@@ -62,6 +62,15 @@ def test_each_size_has_the_micro_batches_of_its_newest_steps():
     assert found.times[0].plan(found.sizes).accumulation_steps > found.times[1].plan(found.sizes).accumulation_steps
 
 
+def test_a_group_without_typical_steps_takes_no_times_away():
+    """It had other micro-batches, and ended at once. The times before it still are those of their own."""
+    short = [header(2, 4, 10, max_micro=2), step(10, seconds=9.0), measurement(11, BEGAN_S + 11)]
+    (found,) = times_of([*generation(1, 4, 0, 2.0, max_micro=4), *short]).times
+    assert (found.steps, found.seconds, found.caps.max_micro) == (9, 2.0, 4)
+    (found,) = times_of([*generation(1, 4, 0, 2.0, max_micro=4), *short, *generation(3, 4, 11, 2.0, max_micro=4)]).times
+    assert (found.steps, found.caps.max_micro) == (18, 4)
+
+
 def test_nothing_is_known_of_a_run_without_a_second_step():
     """Neither of one without a generation."""
     assert times_of([]) is None
