@@ -78,7 +78,7 @@ def test_every_number_survives(tmp_path_factory, values):
 def test_a_short_file_by_hand(tmp_path):
     """What is left out is nothing, and 1e-2 is a number as people write it."""
     found = read(tmp_path, HAND)
-    assert found.model == StepModel(sample_s=Term(value=0.01, source="assumed"))
+    assert found.model == StepModel(sample_s=Term(value=0.01, source="data sheet"))
     assert (found.measured, found.sample_tokens, found.run) == ((), None, "")
 
 
