@@ -210,7 +210,8 @@ def _not_tried(found: PlanMemory) -> str:
     if found.ways is not None or not hopeless:
         return ""
     lengths = " --lengths" if found.is_of_data else ""
-    return f". planner plan JOB --gpus {hopeless[0]} --gpu {found.gpu.name}{lengths} tries what would"
+    names = f"planner plan JOB --gpus {hopeless[0]} --gpu {found.gpu.name}{lengths}"
+    return f". {names} tries settings that would fit"
 
 
 def ways_text(ways: WaysOut) -> str:

@@ -118,7 +118,10 @@ def test_where_some_rows_fit_nothing_is_tried(cli, job):
     options = ("--gpu", "l4", "--set", "batch.max_micro=1")
     out = cli("plan", job, "--gpus", "1-8", *options).out
     assert "Tried at" not in out
-    assert "! does not fit into l4-24g (24.2 GB). planner plan JOB --gpus 1 --gpu l4-24g tries what would" in out
+    assert (
+        "! does not fit into l4-24g (24.2 GB). planner plan JOB --gpus 1 --gpu l4-24g tries settings that would fit"
+        in out
+    )
     assert "no larger one fits, so save memory" not in out
     out = cli("plan", job, "--gpus", "2,8", *options).out
     assert "!" not in out
@@ -232,7 +235,7 @@ def test_with_lengths_memory_is_for_the_longest_sample_of_the_data(cli, chats):
     done = cli("plan", chats, "--gpus", "1", "--gpu", "40g", "--lengths")
     assert "memory is for samples of at most 300 tokens (the longest of the data)" in done.out
     some = " ".join(cli("plan", chats, "--gpu", "18g", "--lengths", *AUTO).out.split())
-    assert "--gpu 18g --lengths tries what would" in some
+    assert "--gpu 18g --lengths tries settings that would fit" in some
     assert "--lengths reads the data" not in some
     more = ("--gpus", "1", "--gpu", "40g", "--lengths", "--json")
     found = json.loads(cli("plan", chats, *more).out)[0]
@@ -350,4 +353,4 @@ def test_auto_on_a_cluster_that_is_too_small_is_told(on_cluster):
     assert done.code == 0, done.err
     said = " ".join(done.out.split())
     assert "batch.max_micro auto: a run would be refused, since one sample does not fit into t4-16g" in said
-    assert "planner plan JOB --gpus 1 --gpu t4-16g tries what would" in said
+    assert "planner plan JOB --gpus 1 --gpu t4-16g tries settings that would fit" in said
