@@ -209,9 +209,10 @@ def _not_tried(found: PlanMemory) -> str:
     hopeless = [size for size in found.misfits if not found.most[size]]
     if found.ways is not None or not hopeless:
         return ""
-    lengths = " --lengths" if found.is_of_data else ""
-    names = f"planner plan JOB --gpus {hopeless[0]} --gpu {found.gpu.name}{lengths}"
-    return f". {names} tries settings that would fit"
+    command = f"planner plan JOB --gpus {hopeless[0]} --gpu {found.gpu.name}"
+    if found.is_of_data:
+        command = f"planner plan JOB --lengths --gpus {hopeless[0]} --gpu {found.gpu.name}"
+    return f". {command} tries settings that would fit"
 
 
 def ways_text(ways: WaysOut) -> str:

@@ -115,5 +115,7 @@ def _advice(misfit: Misfit, memory: JobMemory, ways: list[WayOut]) -> str:
     if memory.device == "cpu":
         tried = [*(change.text for change in changes(misfit.job)), "a smaller model.context", "more nodes"]
         return " ".join([*found, f"Try, in this order: {', '.join(tried)}"])
-    lengths = " --lengths" if misfit.job.batch.max_tokens == "auto" else ""  # for the longest sample, as here
-    return " ".join([*found, f"planner plan JOB --gpu {misfit.num_bytes // 2**30}g{lengths} tries settings one by one"])
+    command = f"planner plan JOB --gpu {misfit.num_bytes // 2**30}g"
+    if misfit.job.batch.max_tokens == "auto":  # for the longest sample, as here
+        command = f"planner plan JOB --lengths --gpu {misfit.num_bytes // 2**30}g"
+    return " ".join([*found, f"{command} tries settings one by one"])

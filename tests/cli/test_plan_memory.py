@@ -235,7 +235,7 @@ def test_with_lengths_memory_is_for_the_longest_sample_of_the_data(cli, chats):
     done = cli("plan", chats, "--gpus", "1", "--gpu", "40g", "--lengths")
     assert "memory is for samples of at most 300 tokens (the longest of the data)" in done.out
     some = " ".join(cli("plan", chats, "--gpu", "18g", "--lengths", *AUTO).out.split())
-    assert "--gpu 18g --lengths tries settings that would fit" in some
+    assert "planner plan JOB --lengths --gpus 1 --gpu 18g tries settings that would fit" in some
     assert "--lengths reads the data" not in some
     more = ("--gpus", "1", "--gpu", "40g", "--lengths", "--json")
     found = json.loads(cli("plan", chats, *more).out)[0]
