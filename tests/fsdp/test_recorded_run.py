@@ -13,6 +13,7 @@ from test_training import crash_at
 from verifiers import audited, by_script, run_script
 from worker_functions import make_job, run_job
 
+from planner.base.text import counted
 from planner.errors import TrainingFailed
 from planner.order.order import Order
 from planner.runner.audit_run import audit
@@ -60,7 +61,7 @@ def test_the_verifiers_agree_on_a_trained_run(trained):
     assert f"{ours.steps} steps used positions [0, {ours.samples})" in output
     for phase in ours.phases:
         place = f"steps [{phase.first_step}, {phase.end_step})"
-        assert f"generation {phase.generation}: {phase.world_size} workers, {place}\n" in output
+        assert f"generation {phase.generation}: {counted(phase.world_size, 'worker')}, {place}\n" in output
     manifest = max((trained / "manifests").iterdir())
     tensors = json.loads(manifest.read_text())["value"]["tensors"]
     weights = {name: digest for name, digest in tensors.items() if name.startswith("model/")}
