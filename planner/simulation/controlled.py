@@ -61,9 +61,12 @@ class Controlled:
             next_s = min(next_s, run.now_s + _LOOK_S)
         return next_s
 
+    def losing(self, run: Run) -> None:
+        """Report the steps that were done."""
+        self._report(run)
+
     def failed(self, run: Run, dead: frozenset[str]) -> None:
         """Tell the controller that nodes of the group are lost."""
-        self._report(run)
         self._now_s = run.now_s
         self._newcomers = "none"
         self.controller.failed(dead, frozenset(), WorkerDied(rank=0, node=None))

@@ -34,6 +34,9 @@ class Policy(Protocol):
     def look(self, run: "Run") -> float:
         """See the run and act on it. Return when to look again if nothing happens before."""
 
+    def losing(self, run: "Run") -> None:
+        """Take note of the last steps. A node of the group is gone, and what is not committed is lost next."""
+
     def failed(self, run: "Run", dead: frozenset[str]) -> None:
         """Learn that the group ended, because these nodes are lost."""
 
@@ -137,7 +140,7 @@ class Run:
                 at += 1
             has_news = at > first
             if has_news:
-                self._happen(first, at)
+                self._happen(first, at, policy)
             if self.now_s >= self._until_s:
                 has_news |= self._finish(policy)
             if has_news or self.now_s >= look_s:
@@ -170,7 +173,7 @@ class Run:
             self.most_done = max(self.most_done, self.done)
             self.last_step_s = self._began_s + since * self.step_s
 
-    def _happen(self, first: int, last: int) -> None:
+    def _happen(self, first: int, last: int, policy: Policy) -> None:
         """Nodes come, go or get notice."""
         dead = set()
         for moment in self.lives.moments[first:last]:
@@ -186,6 +189,7 @@ class Run:
         self._dead |= dead
         if not dead.isdisjoint(self.group) and self.phase not in ("idle", "detect"):
             if self.phase != "parked":
+                policy.losing(self)
                 self.num_losses += 1
                 self._lose()
             self._dead, self.phase, self._is_stopping = dead, "detect", False

@@ -6,6 +6,7 @@ from planner.simulation.engine import Run
 
 _EVERY_S = 60.0
 """between two looks of Ray Train 2.60 (`ScalingConfig.elastic_resize_monitor_interval_s`)"""
+_ROUNDING = 1e-6
 
 
 class Stock:
@@ -19,6 +20,9 @@ class Stock:
         self.name, self._size = name, size
         self._looked_s = -math.inf
 
+    def losing(self, run: Run) -> None:
+        """Do nothing."""
+
     def failed(self, run: Run, dead: frozenset[str]) -> None:
         """Do nothing. The next look starts a group."""
 
@@ -29,13 +33,17 @@ class Stock:
             if target >= run.speed.workers.least:
                 self._start(run, target)
             return math.inf
-        if run.phase in ("train", "commit") and run.now_s - self._looked_s >= _EVERY_S:
-            self._looked_s = run.now_s
-            if target >= run.speed.workers.least and target != len(run.group):
-                self._start(run, target)
-        if target == len(run.group):
-            return math.inf
-        return max(self._looked_s + _EVERY_S, run.now_s + 1.0)
+        if self._is_time(run) and target >= run.speed.workers.least and target != len(run.group):
+            self._start(run, target)
+        return math.inf if target == len(run.group) else self._looked_s + _EVERY_S
+
+    def _is_time(self, run: Run) -> bool:
+        """Whether it looks right now. It also looks while nothing happens, which changes when it looks next."""
+        if run.phase not in ("train", "commit"):
+            return False
+        times = math.floor((run.now_s - self._looked_s) / _EVERY_S + _ROUNDING)
+        self._looked_s += max(times, 0) * _EVERY_S
+        return times >= 1 and run.now_s - self._looked_s <= _ROUNDING
 
     def _target(self, run: Run) -> int:
         places = run.speed.places(len(run.alive))
@@ -48,5 +56,6 @@ class Stock:
         nodes = sorted(run.alive, key=lambda node: node not in run.group)
         places = [node for node in nodes for _ in range(run.speed.node_workers)]
         run.start(places[:target], planned=not run.group)
-        self._looked_s = run.now_s
+        # It does not look while a group starts.
+        self._looked_s = run.now_s + max(run.costs.restart_s - _EVERY_S, 0.0)
         run.tell("starts")
