@@ -38,6 +38,9 @@ COMMANDS = {
     "demo": ("Train on four local nodes: one gets a preemption notice, two join, one is killed. Then audit the run."),
     "notice-agent": "Watch the cloud for a preemption notice for this machine, and drain its Ray node.",
     "probe": "Measure the storage at PATH, the network between nodes, and copies to and from GPUs.",
+    "simulate": (
+        "Play the job through a trace of spot nodes, with planner's own decisions and with others. Starts nothing."
+    ),
     "schema": "Print the JSON Schema of the job file, with which editors complete and check job files.",
 }
 
@@ -46,7 +49,7 @@ PANELS = {
     "Start": ("init", "plan", "run", "demo"),
     "Look at a run": ("runs", "show", "watch", "report", "audit", "fit", "track", "export"),
     "Recipes of other systems": ("check", "convert"),
-    "On a cluster": ("probe", "submit", "notice-agent"),
+    "On a cluster": ("probe", "simulate", "submit", "notice-agent"),
     "Prepare and verify": ("prepare", "verify", "schema"),
 }
 

@@ -25,7 +25,7 @@ ORDER = [
     ["tracking"],
     ["wording"],
     ["train"],
-    ["trl"],
+    ["trl", "simulation"],
     ["local_cluster"],
     ["dispatch"],
     ["submit", "rehearsal"],

@@ -1,0 +1,127 @@
+"""`planner simulate JOB`: plays a job through a trace of spot capacity."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from planner.cli.activity import doing
+from planner.cli.options import ForceOption, JobArgument, JsonOption, SetOption, terminal_width
+from planner.errors import UserError
+from planner.report.simulation_text import Heading, simulation_lines, simulation_value
+from planner.runner.job_argument import read_job
+from planner.runner.simulate_job import Simulated, read_trace, simulate_job, synthetic_trace
+from planner.simulation.outcome import POLICIES
+from planner.simulation.quantities import parse_notice
+from planner.simulation.trace import Trace
+from planner.simulation.world import Costs
+
+_SIDE_BY_SIDE = ("ours", "stock", "fair", "optimum")
+_MOST_S = 1e6
+
+
+def simulate(
+    job: JobArgument,
+    trace: Annotated[
+        str | None, typer.Option(metavar="CSV", help="nodes over time: time_s,available_nodes, the last row is the end")
+    ] = None,
+    synthetic: Annotated[
+        str | None,
+        typer.Option(metavar="RATES", help="make a trace: 'nodes=16 lifetime=2h group=0.3 arrivals=10m length=24h'"),
+    ] = None,
+    policy: Annotated[
+        str | None, typer.Option(metavar="NAME", help=f"one of {', '.join(POLICIES)} (by default the most telling four)")
+    ] = None,
+    notice: Annotated[
+        str | None, typer.Option(metavar="TIME[:SHARE]", help="30s:0.5 announces half of the losses 30 s before")
+    ] = None,
+    rates: Annotated[
+        str | None, typer.Option(metavar="FILE", help="what `planner fit RUN` wrote: seconds per step at each size")
+    ] = None,
+    step: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="of a step at the trace's most workers, without --rates")
+    ] = None,
+    restart: Annotated[float, typer.Option(metavar="SECONDS", help="for which a start pauses training")] = 60.0,
+    save: Annotated[float, typer.Option(metavar="SECONDS", help="for which a commit pauses training")] = 15.0,
+    lead: Annotated[float, typer.Option(metavar="SECONDS", help="for which newcomers start beside the group")] = 20.0,
+    detect: Annotated[float, typer.Option(metavar="SECONDS", help="until a loss is noticed")] = 5.0,
+    gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs of each node")] = 1,
+    seed: Annotated[int, typer.Option(help="of all draws: which nodes go, and which losses are announced")] = 1,
+    hours: Annotated[float | None, typer.Option(metavar="HOURS", help="the first hours of the trace alone")] = None,
+    set_: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Play the job through a trace of spot nodes, with planner's own decisions and with others. Starts nothing.
+
+    It needs no GPU and no cluster, and says what it assumes.
+    Example: planner simulate job.yaml --synthetic 'lifetime=2h group=0.3'
+    """
+    chosen = _policies(policy)
+    costs = _costs(restart, save, lead, detect)
+    _require_positive("--step", step)
+    _require_positive("--hours", hours)
+    if step is not None and rates is not None:
+        raise UserError("--step and --rates both say how long a step takes. Write one of them")
+    told = parse_notice(notice)
+    spec = read_job(job, set_ or [])
+    played = _trace(trace, synthetic, seed)
+    played = played if hours is None else played.until(hours * 3600)
+    with doing("playing the trace"):
+        found = simulate_job(
+            spec,
+            played,
+            chosen,
+            notice=told,
+            costs=costs,
+            seed=seed,
+            node_gpus=gpus_per_node,
+            rates_file=rates,
+            step_s=step,
+        )
+    heading = _heading(spec.name, trace or f"synthetic ({synthetic})", found, seed)
+    if as_json:
+        typer.echo(json.dumps(simulation_value(heading, found.outcomes, is_one=policy is not None), indent=2))
+    else:
+        typer.echo("\n".join(simulation_lines(heading, found.outcomes, terminal_width())))
+
+
+def _policies(policy: str | None) -> tuple[str, ...]:
+    if policy is None:
+        return _SIDE_BY_SIDE
+    if policy not in POLICIES:
+        raise UserError(f"--policy is {policy!r}. Write one of {', '.join(POLICIES)}")
+    return (policy,)
+
+
+def _costs(restart: float, save: float, lead: float, detect: float) -> Costs:
+    given = {"--restart": restart, "--save": save, "--lead": lead, "--detect": detect}
+    for name, seconds in given.items():
+        if not 0 <= seconds <= _MOST_S:
+            raise UserError(f"{name} is {seconds:g}. Write seconds from 0 to {_MOST_S:,.0f}")
+    return Costs(restart_s=restart, save_s=save, lead_s=lead, detect_s=detect)
+
+
+def _require_positive(name: str, value: float | None) -> None:
+    if value is not None and not 1e-3 <= value <= _MOST_S:
+        raise UserError(f"{name} is {value:g}. Write a number from 0.001 to {_MOST_S:,.0f}")
+
+
+def _trace(file: str | None, synthetic: str | None, seed: int) -> Trace:
+    if (file is None) == (synthetic is None):
+        raise UserError("write either --trace FILE.csv or --synthetic 'lifetime=2h group=0.3'")
+    return synthetic_trace(synthetic or "", seed) if file is None else read_trace(file)
+
+
+def _heading(job: str, trace: str, found: Simulated, seed: int) -> Heading:
+    lives = found.lives
+    return Heading(
+        job=job,
+        trace=trace,
+        nodes=lives.peak,
+        usual_nodes=lives.usual,
+        losses=sum(life.leaves_s <= lives.end_s for life in lives.lives),
+        total_s=lives.end_s,
+        seed=seed,
+        assumed=found.assumed,
+    )

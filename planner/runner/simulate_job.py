@@ -1,0 +1,141 @@
+"""Plays a job through a spot trace: reads the files, and says what is assumed."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from planner.base.text import counted, duration
+from planner.errors import PlanError, UserError
+from planner.files.loader import Unreadable, read_text
+from planner.job import Job, batch_sizes, workers_of
+from planner.plan import make_plan
+from planner.runner.plan_rates import plan_rates
+from planner.simulation.lives import Lives, Notice, lives_of
+from planner.simulation.outcome import Outcome
+from planner.simulation.play import play
+from planner.simulation.regimes import make_trace, parse_regime
+from planner.simulation.trace import Trace, parse_trace
+from planner.simulation.world import Costs, Speed, by_cost
+
+_MOST_BYTES = 2**26
+_ASSUMED_STEP_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulated:
+    """What policies made of a trace."""
+
+    lives: Lives
+    speed: Speed
+    outcomes: tuple[Outcome, ...]
+    assumed: tuple[str, ...]
+    """sentences: what the figures depend on"""
+
+
+def read_trace(path: str) -> Trace:
+    """The trace of a CSV file, with the events of its sibling `NAME.events.csv` if there is one.
+
+    Raises:
+        UserError: a file cannot be read, or is wrong.
+    """
+    sibling = Path(path).with_suffix("").with_suffix(".events.csv")
+    events = _text(sibling) if sibling.exists() else ""
+    return parse_trace(_text(Path(path)), path, events, str(sibling))
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_text(path, "trace (CSV with time_s,available_nodes)", _MOST_BYTES)
+    except Unreadable as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def synthetic_trace(text: str, seed: int) -> Trace:
+    """The trace of stated rates (`planner.simulation.regimes`).
+
+    Raises:
+        UserError: the text is wrong.
+    """
+    return make_trace(parse_regime(text), seed)
+
+
+def simulate_job(
+    job: Job,
+    trace: Trace,
+    policies: Sequence[str],
+    *,
+    notice: Notice,
+    costs: Costs,
+    seed: int,
+    node_gpus: int = 1,
+    rates_file: str | None = None,
+    step_s: float | None = None,
+    doing: Callable[[str], None] = lambda _policy: None,
+) -> Simulated:
+    """Play a job through a trace, once for each policy.
+
+    Args:
+        job: the job.
+        trace: nodes over time.
+        policies: some of `planner.simulation.outcome.POLICIES`.
+        notice: how losses are announced.
+        costs: seconds that changes take.
+        seed: of all draws.
+        node_gpus: GPUs of each node.
+        rates_file: a rates file, whose seconds per step count.
+        step_s: seconds of a step at the trace's most workers, without a rates file. None: 5 s.
+        doing: called with each policy before it is played.
+
+    Raises:
+        UserError: the rates are wrong, or the trace never has enough nodes for the job.
+    """
+    lives = lives_of(trace, notice, seed)
+    node_workers = max(node_gpus // (job.workers.gpus or 1), 0)
+    workers = workers_of(job)
+    most = min(lives.peak * node_workers, workers.most)
+    if most < workers.least:
+        raise PlanError(
+            f"the trace has {counted(lives.peak, 'node')} at most, with room for {counted(most, 'worker')}, and the job "
+            f"needs {workers.least} (workers.min). Lower it, or write --gpus-per-node"
+        )
+    seconds, said = _step_times(job, most, rates_file, step_s)
+    speed = Speed(sizes=batch_sizes(job), workers=workers, node_workers=node_workers, seconds=seconds, peak=lives.peak)
+    outcomes = []
+    for policy in policies:
+        doing(policy)
+        outcomes.append(play(policy, lives, speed, costs))
+    return Simulated(
+        lives=lives, speed=speed, outcomes=tuple(outcomes), assumed=(said, *_assumed(node_workers, notice, costs))
+    )
+
+
+def _step_times(
+    job: Job, most: int, rates_file: str | None, step_s: float | None
+) -> tuple[Callable[[int], float], str]:
+    """World size -> seconds per step, and where they come from."""
+    if rates_file is None:
+        at_most_s = _ASSUMED_STEP_S if step_s is None else step_s
+        by = "by --step" if step_s is not None else "assumed (--step or --rates say otherwise)"
+        said = f"a step takes {duration(at_most_s)} with {counted(most, 'worker')}, {by}; with fewer, by the plan's cost"
+        return by_cost(batch_sizes(job), most, at_most_s), said
+    timed = plan_rates(job, rates_file)
+
+    def seconds(size: int) -> float:
+        plan = make_plan(batch_sizes(job), size)
+        cost = timed.cost(timed.found(plan, job.batch.auto_cap) if job.batch.auto_cap else plan)
+        return cost.step_s - cost.parts.commit_s
+
+    return seconds, f"a step takes {duration(seconds(most))} with {counted(most, 'worker')}, by {rates_file}"
+
+
+def _assumed(node_workers: int, notice: Notice, costs: Costs) -> list[str]:
+    told = (
+        f"{notice.share:.0%} of the losses are announced {duration(notice.seconds)} before"
+        if notice.share
+        else "no loss is announced"
+    )
+    return [
+        f"a node holds {counted(node_workers, 'worker')}; {told}",
+        f"a start pauses training for {duration(costs.restart_s)}, a commit for {duration(costs.save_s)}; newcomers "
+        f"take {duration(costs.lead_s)} beside the group; a loss is noticed after {duration(costs.detect_s)}",
+    ]
