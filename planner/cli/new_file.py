@@ -1,4 +1,4 @@
-"""Writes a new file to a path that the user typed. `init`, `convert` and `report` use it."""
+"""Writes a new file to a path that the user typed. `init`, `convert`, `report` and `simulate` use it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,8 +7,8 @@ from pathlib import Path
 from planner.errors import UserError
 
 
-def write_new_file(file: Path, text: str, *, force: bool) -> None:
-    """Write the text as UTF-8.
+def write_new_file(file: Path, text: str | bytes, *, force: bool) -> None:
+    """Write the text as UTF-8, or the bytes as they are.
 
     Args:
         file: the path of the new file. Its folder must exist.
@@ -20,7 +20,7 @@ def write_new_file(file: Path, text: str, *, force: bool) -> None:
     """
     require_free(file, force=force)
     with _said_in_a_sentence(file):
-        file.write_text(text, encoding="utf-8")
+        file.write_bytes(text.encode() if isinstance(text, str) else text)
 
 
 def require_free(file: Path, *, force: bool) -> None:

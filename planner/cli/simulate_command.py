@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from planner.base.text import how_to_install
 from planner.cli.activity import doing
+from planner.cli.new_file import require_free, write_new_file
 from planner.cli.options import ForceOption, JobArgument, JsonOption, SetOption, terminal_width
 from planner.errors import UserError
 from planner.report.simulation_text import Heading, simulation_lines, simulation_value
@@ -31,7 +33,8 @@ def simulate(
         typer.Option(metavar="RATES", help="make a trace: 'nodes=16 lifetime=2h group=0.3 arrivals=10m length=24h'"),
     ] = None,
     policy: Annotated[
-        str | None, typer.Option(metavar="NAME", help=f"one of {', '.join(POLICIES)} (by default the most telling four)")
+        str | None,
+        typer.Option(metavar="NAME", help=f"one of {', '.join(POLICIES)} (by default the most telling four)"),
     ] = None,
     notice: Annotated[
         str | None, typer.Option(metavar="TIME[:SHARE]", help="30s:0.5 announces half of the losses 30 s before")
@@ -49,6 +52,10 @@ def simulate(
     gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs of each node")] = 1,
     seed: Annotated[int, typer.Option(help="of all draws: which nodes go, and which losses are announced")] = 1,
     hours: Annotated[float | None, typer.Option(metavar="HOURS", help="the first hours of the trace alone")] = None,
+    plot: Annotated[
+        str | None, typer.Option(metavar="FILE", help="draw nodes and workers over time (.svg or .png)")
+    ] = None,
+    force: ForceOption = False,
     set_: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -63,7 +70,7 @@ def simulate(
     _require_positive("--hours", hours)
     if step is not None and rates is not None:
         raise UserError("--step and --rates both say how long a step takes. Write one of them")
-    told = parse_notice(notice)
+    told, kind = parse_notice(notice), _plot_kind(plot, force=force)
     spec = read_job(job, set_ or [])
     played = _trace(trace, synthetic, seed)
     played = played if hours is None else played.until(hours * 3600)
@@ -79,6 +86,8 @@ def simulate(
             rates_file=rates,
             step_s=step,
         )
+    if plot is not None:
+        write_new_file(Path(plot), _picture(found, kind), force=force)
     heading = _heading(spec.name, trace or f"synthetic ({synthetic})", found, seed)
     if as_json:
         typer.echo(json.dumps(simulation_value(heading, found.outcomes, is_one=policy is not None), indent=2))
@@ -105,6 +114,45 @@ def _costs(restart: float, save: float, lead: float, detect: float) -> Costs:
 def _require_positive(name: str, value: float | None) -> None:
     if value is not None and not 1e-3 <= value <= _MOST_S:
         raise UserError(f"{name} is {value:g}. Write a number from 0.001 to {_MOST_S:,.0f}")
+
+
+def _plot_kind(plot: str | None, *, force: bool) -> Literal["svg", "png"]:
+    """The kind of the picture's file. Checked before long work.
+
+    Raises:
+        UserError: it has another name, it cannot be written, or matplotlib is missing.
+    """
+    if plot is None:
+        return "svg"
+    suffix = Path(plot).suffix.lower()
+    if suffix not in (".svg", ".png"):
+        raise UserError(f"--plot is {plot!r}. Write a file whose name ends with .svg or .png")
+    try:
+        import matplotlib  # noqa: F401, ICN001  only whether it is there
+    except ImportError as error:
+        raise UserError(f"--plot needs matplotlib. Install it: {how_to_install('report')}") from error
+    require_free(Path(plot), force=force)
+    return "png" if suffix == ".png" else "svg"
+
+
+def _picture(found: Simulated, kind: Literal["svg", "png"]) -> bytes:
+    from planner.pictures.capacity import Steps, capacity_picture  # matplotlib
+
+    counts = found.lives.counts
+    room = Steps(
+        label="workers that the nodes have room for",
+        times_s=[time_s for time_s, _ in counts],
+        values=[nodes * found.speed.node_workers for _, nodes in counts],
+    )
+    policies = [
+        Steps(
+            label=f"{outcome.policy}: {outcome.useful_over_ideal:.0%} of the ideal run's work",
+            times_s=[change.time_s for change in outcome.changes],
+            values=[change.workers for change in outcome.changes],
+        )
+        for outcome in found.outcomes
+    ]
+    return capacity_picture(room, policies, found.lives.end_s, kind)
 
 
 def _trace(file: str | None, synthetic: str | None, seed: int) -> Trace:

@@ -85,10 +85,11 @@ def _legend(outcomes: Sequence[Outcome], width: int | None) -> list[str]:
 
 
 def _timeline(outcome: Outcome, width: int | None) -> list[str]:
-    if not outcome.changes:
+    changes = [change for change in outcome.changes if change.what != "waits"]
+    if not changes:
         return []
-    shown = outcome.changes[:_MOST_SHOWN]
-    rest = len(outcome.changes) - len(shown)
+    shown = changes[:_MOST_SHOWN]
+    rest = len(changes) - len(shown)
     cells = [("time", "nodes", "workers"), *(_cells(change) for change in shown)]
     header, *lines = aligned(cells)
     texts = [change_text(change) for change in shown]

@@ -95,8 +95,8 @@ def simulate_job(
     most = min(lives.peak * node_workers, workers.most)
     if most < workers.least:
         raise PlanError(
-            f"the trace has {counted(lives.peak, 'node')} at most, with room for {counted(most, 'worker')}, and the job "
-            f"needs {workers.least} (workers.min). Lower it, or write --gpus-per-node"
+            f"the trace has {counted(lives.peak, 'node')} at most, with room for {counted(most, 'worker')}, and "
+            f"the job needs {workers.least} (workers.min). Lower it, or write --gpus-per-node"
         )
     seconds, said = _step_times(job, most, rates_file, step_s)
     speed = Speed(sizes=batch_sizes(job), workers=workers, node_workers=node_workers, seconds=seconds, peak=lives.peak)
@@ -116,7 +116,9 @@ def _step_times(
     if rates_file is None:
         at_most_s = _ASSUMED_STEP_S if step_s is None else step_s
         by = "by --step" if step_s is not None else "assumed (--step or --rates say otherwise)"
-        said = f"a step takes {duration(at_most_s)} with {counted(most, 'worker')}, {by}; with fewer, by the plan's cost"
+        said = (
+            f"a step takes {duration(at_most_s)} with {counted(most, 'worker')}, {by}; with fewer, by the plan's cost"
+        )
         return by_cost(batch_sizes(job), most, at_most_s), said
     timed = plan_rates(job, rates_file)
 
@@ -134,8 +136,8 @@ def _assumed(node_workers: int, notice: Notice, costs: Costs) -> list[str]:
         if notice.share
         else "no loss is announced"
     )
-    return [
-        f"a node holds {counted(node_workers, 'worker')}; {told}",
+    starts = (
         f"a start pauses training for {duration(costs.restart_s)}, a commit for {duration(costs.save_s)}; newcomers "
-        f"take {duration(costs.lead_s)} beside the group; a loss is noticed after {duration(costs.detect_s)}",
-    ]
+        f"take {duration(costs.lead_s)} beside the group; a loss is noticed after {duration(costs.detect_s)}"
+    )
+    return [f"a node holds {counted(node_workers, 'worker')}; {told}", starts]

@@ -1,6 +1,7 @@
 """The product's controller as a policy: it sees nodes and notices as on a cluster, and all of its acts are done."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from planner.elastic.controller import ElasticController
@@ -9,10 +10,10 @@ from planner.elastic.view import Act, View
 from planner.events.failures import WorkerDied
 from planner.plan import KEPT_PROCESSES
 from planner.simulation.engine import Run
-from planner.simulation.world import Speed
+from planner.simulation.world import Speed, ideal_steps
 
-# The run is longer than every trace: what is left of it never decides.
-_TOTAL_STEPS = 10**12
+# The run is this much longer than the trace, so what is left of it never decides.
+_TIMES_THE_TRACE = 100
 # While places are unused, the answer depends on the time that is left and on measured times, which change slowly.
 _LOOK_S = 60.0
 
@@ -33,6 +34,7 @@ class Controlled:
         self.name = name
         self._counts, self._per_node = tuple(sorted(counts)), speed.node_workers
         self._now_s = 0.0
+        self._total_steps = 0
         self.controller = ElasticController(
             Rules(sizes=speed.sizes, workers=speed.workers, has_eval=False),
             cost=KEPT_PROCESSES,
@@ -48,7 +50,8 @@ class Controlled:
     def look(self, run: Run) -> float:
         """Report what is new, let the controller decide, and do it."""
         if run.phase == "detect":
-            return float("inf")
+            return math.inf
+        self._total_steps = self._total_steps or math.ceil(_TIMES_THE_TRACE * ideal_steps(run.lives, run.speed))
         self._report(run)
         self._now_s = run.now_s
         view = self._view(run)
@@ -81,7 +84,7 @@ class Controlled:
         self.controller.reported(
             {
                 "step": done - 1,
-                "total_steps": _TOTAL_STEPS,
+                "total_steps": self._total_steps,
                 "world_size": len(run.group),
                 "seconds": run.step_s,
                 "step_cost": run.speed.sizes.global_batch,
@@ -161,7 +164,6 @@ class Controlled:
         self.controller.started(group)
 
 
-def _by_age(run: Run, room: "dict[str, int] | object") -> list[str]:
+def _by_age(run: Run, room: Mapping[str, int]) -> list[str]:
     """The node of each place, oldest nodes first."""
-    assert isinstance(room, dict)
     return [node for node in run.alive for _ in range(room.get(node, 0))]

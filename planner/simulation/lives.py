@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Literal
 
 from planner.simulation.trace import Trace
@@ -88,7 +88,7 @@ class Lives:
     def spans(self) -> Iterator[tuple[float, float, int]]:
         """Start, end and nodes of each stretch without a change, from the first node on."""
         points = [*self.counts, (self.end_s, 0)]
-        for (start_s, number), (end_s, _) in zip(points, points[1:], strict=False):
+        for (start_s, number), (end_s, _) in pairwise(points):
             yield start_s, end_s, number
 
     @property

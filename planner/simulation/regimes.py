@@ -90,7 +90,10 @@ def _number(value: str, name: str) -> int:
 
 def _ramp(value: str) -> dict[str, float]:
     period, _, low = value.partition(":")
-    return {**_positive("ramp_s")(period), "ramp_low": parse_share(low or "0.5", "--synthetic: ramp, behind the colon,")}
+    return {
+        **_positive("ramp_s")(period),
+        "ramp_low": parse_share(low or "0.5", "--synthetic: ramp, behind the colon,"),
+    }
 
 
 def _flap(value: str) -> dict[str, float]:

@@ -111,14 +111,14 @@ def _table(text: str, name: str, columns: tuple[str, ...]) -> Iterator[tuple[int
     try:
         names = [each.strip() for each in rows.fieldnames or ()]
         if missing := [column for column in columns if column not in names]:
-            raise UserError(
-                f"{name}: line 1: found no column {missing[0]}. The first line must be {','.join(columns)}"
-            )
+            raise UserError(f"{name}: line 1: found no column {missing[0]}. The first line must be {','.join(columns)}")
         rows.fieldnames = names
         for row in rows:
             values = {column: row[column] for column in columns}
             if empty := [column for column in columns if values[column] is None or not values[column].strip()]:
-                raise UserError(f"{name}: line {rows.line_num}: {empty[0]} is missing. Write all of {','.join(columns)}")
+                raise UserError(
+                    f"{name}: line {rows.line_num}: {empty[0]} is missing. Write all of {','.join(columns)}"
+                )
             yield rows.line_num, values
     except csv.Error as error:
         raise UserError(f"{name}: line {rows.line_num}: found what is no table ({error})") from None
