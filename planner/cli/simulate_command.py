@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -13,7 +13,7 @@ from planner.cli.options import ForceOption, JobArgument, JsonOption, SetOption,
 from planner.errors import UserError
 from planner.report.simulation_text import Heading, simulation_lines, simulation_value
 from planner.runner.job_argument import read_job
-from planner.runner.simulate_job import Simulated, read_trace, simulate_job, synthetic_trace
+from planner.runner.simulate_job import Market, Simulated, read_trace, simulate_job, synthetic_trace
 from planner.simulation.outcome import POLICIES
 from planner.simulation.quantities import parse_notice
 from planner.simulation.trace import Trace
@@ -23,38 +23,48 @@ _SIDE_BY_SIDE = ("ours", "stock", "fair", "optimum")
 _MOST_S = 1e6
 
 
+TraceOption = Annotated[
+    str | None, typer.Option(metavar="CSV", help="nodes over time: time_s,available_nodes. The last row is the end")
+]
+SyntheticOption = Annotated[
+    str | None,
+    typer.Option(metavar="RATES", help="make a trace: 'nodes=16 lifetime=2h group=0.3 arrivals=10m length=24h'"),
+]
+PolicyOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help=f"one of {', '.join(POLICIES)} (by default {', '.join(_SIDE_BY_SIDE)} side by side)"
+    ),
+]
+NoticeOption = Annotated[
+    str | None, typer.Option(metavar="TIME[:SHARE]", help="30s:0.5 announces half of the losses 30 s before")
+]
+RatesOption = Annotated[
+    str | None, typer.Option(metavar="FILE", help="what `planner fit RUN` wrote: seconds per step at each size")
+]
+PlotOption = Annotated[str | None, typer.Option(metavar="FILE", help="draw nodes and workers over time (.svg or .png)")]
+
+
+def _seconds(text: str) -> Any:
+    return typer.Option(metavar="SECONDS", help=text)
+
+
 def simulate(
     job: JobArgument,
-    trace: Annotated[
-        str | None, typer.Option(metavar="CSV", help="nodes over time: time_s,available_nodes, the last row is the end")
-    ] = None,
-    synthetic: Annotated[
-        str | None,
-        typer.Option(metavar="RATES", help="make a trace: 'nodes=16 lifetime=2h group=0.3 arrivals=10m length=24h'"),
-    ] = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help=f"one of {', '.join(POLICIES)} (by default the most telling four)"),
-    ] = None,
-    notice: Annotated[
-        str | None, typer.Option(metavar="TIME[:SHARE]", help="30s:0.5 announces half of the losses 30 s before")
-    ] = None,
-    rates: Annotated[
-        str | None, typer.Option(metavar="FILE", help="what `planner fit RUN` wrote: seconds per step at each size")
-    ] = None,
-    step: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="of a step at the trace's most workers, without --rates")
-    ] = None,
-    restart: Annotated[float, typer.Option(metavar="SECONDS", help="for which a start pauses training")] = 60.0,
-    save: Annotated[float, typer.Option(metavar="SECONDS", help="for which a commit pauses training")] = 15.0,
-    lead: Annotated[float, typer.Option(metavar="SECONDS", help="for which newcomers start beside the group")] = 20.0,
-    detect: Annotated[float, typer.Option(metavar="SECONDS", help="until a loss is noticed")] = 5.0,
-    gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs of each node")] = 1,
-    seed: Annotated[int, typer.Option(help="of all draws: which nodes go, and which losses are announced")] = 1,
+    trace: TraceOption = None,
+    synthetic: SyntheticOption = None,
+    policy: PolicyOption = None,
+    notice: NoticeOption = None,
+    rates: RatesOption = None,
+    step: Annotated[float | None, _seconds("of a step at the trace's most workers, without --rates")] = None,
+    restart: Annotated[float, _seconds("for which a start pauses training")] = 60.0,
+    save: Annotated[float, _seconds("for which a commit pauses training")] = 15.0,
+    lead: Annotated[float, _seconds("for which newcomers start beside the group")] = 20.0,
+    detect: Annotated[float, _seconds("until a loss is noticed")] = 5.0,
+    gpus_per_node: Annotated[int, typer.Option(metavar="N", min=1, help="GPUs of each node")] = 1,
+    seed: Annotated[int, typer.Option(metavar="N", help="of all draws, such as which nodes go")] = 1,
     hours: Annotated[float | None, typer.Option(metavar="HOURS", help="the first hours of the trace alone")] = None,
-    plot: Annotated[
-        str | None, typer.Option(metavar="FILE", help="draw nodes and workers over time (.svg or .png)")
-    ] = None,
+    plot: PlotOption = None,
     force: ForceOption = False,
     set_: SetOption = None,
     as_json: JsonOption = False,
@@ -74,18 +84,9 @@ def simulate(
     spec = read_job(job, set_ or [])
     played = _trace(trace, synthetic, seed)
     played = played if hours is None else played.until(hours * 3600)
+    market = Market(notice=told, costs=costs, seed=seed, node_gpus=gpus_per_node)
     with doing("playing the trace"):
-        found = simulate_job(
-            spec,
-            played,
-            chosen,
-            notice=told,
-            costs=costs,
-            seed=seed,
-            node_gpus=gpus_per_node,
-            rates_file=rates,
-            step_s=step,
-        )
+        found = simulate_job(spec, played, chosen, market, rates_file=rates, step_s=step)
     if plot is not None:
         write_new_file(Path(plot), _picture(found, kind), force=force)
     heading = _heading(spec.name, trace or f"synthetic ({synthetic})", found, seed)

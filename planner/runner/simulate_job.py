@@ -22,6 +22,20 @@ _ASSUMED_STEP_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
+class Market:
+    """What is assumed of the nodes."""
+
+    notice: Notice
+    """how losses are announced"""
+    costs: Costs
+    """seconds that changes take"""
+    seed: int = 1
+    """of all draws"""
+    node_gpus: int = 1
+    """GPUs of each node"""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Simulated:
     """What policies made of a trace."""
 
@@ -63,14 +77,10 @@ def simulate_job(
     job: Job,
     trace: Trace,
     policies: Sequence[str],
+    market: Market,
     *,
-    notice: Notice,
-    costs: Costs,
-    seed: int,
-    node_gpus: int = 1,
     rates_file: str | None = None,
     step_s: float | None = None,
-    doing: Callable[[str], None] = lambda _policy: None,
 ) -> Simulated:
     """Play a job through a trace, once for each policy.
 
@@ -78,19 +88,15 @@ def simulate_job(
         job: the job.
         trace: nodes over time.
         policies: some of `planner.simulation.outcome.POLICIES`.
-        notice: how losses are announced.
-        costs: seconds that changes take.
-        seed: of all draws.
-        node_gpus: GPUs of each node.
+        market: what is assumed of the nodes.
         rates_file: a rates file, whose seconds per step count.
         step_s: seconds of a step at the trace's most workers, without a rates file. None: 5 s.
-        doing: called with each policy before it is played.
 
     Raises:
         UserError: the rates are wrong, or the trace never has enough nodes for the job.
     """
-    lives = lives_of(trace, notice, seed)
-    node_workers = max(node_gpus // (job.workers.gpus or 1), 0)
+    lives = lives_of(trace, market.notice, market.seed)
+    node_workers = market.node_gpus  # a worker has one GPU, or none
     workers = workers_of(job)
     most = min(lives.peak * node_workers, workers.most)
     if most < workers.least:
@@ -100,12 +106,11 @@ def simulate_job(
         )
     seconds, said = _step_times(job, most, rates_file, step_s)
     speed = Speed(sizes=batch_sizes(job), workers=workers, node_workers=node_workers, seconds=seconds, peak=lives.peak)
-    outcomes = []
-    for policy in policies:
-        doing(policy)
-        outcomes.append(play(policy, lives, speed, costs))
     return Simulated(
-        lives=lives, speed=speed, outcomes=tuple(outcomes), assumed=(said, *_assumed(node_workers, notice, costs))
+        lives=lives,
+        speed=speed,
+        outcomes=tuple(play(policy, lives, speed, market.costs) for policy in policies),
+        assumed=(said, *_assumed(node_workers, market.notice, market.costs)),
     )
 
 
