@@ -120,9 +120,10 @@ def _step_times(
     """World size -> seconds per step, and where they come from."""
     if rates_file is None:
         at_most_s = _ASSUMED_STEP_S if step_s is None else step_s
-        by = "by --step" if step_s is not None else "assumed (--step or --rates say otherwise)"
+        by = ", by --step" if step_s is not None else " (--step or --rates say otherwise)"
         said = (
-            f"a step takes {duration(at_most_s)} with {counted(most, 'worker')}, {by}; with fewer, by the plan's cost"
+            f"a step takes {duration(at_most_s)} with {counted(most, 'worker')}{by}. Fewer workers take longer by the "
+            "plan's cost"
         )
         return by_cost(batch_sizes(job), most, at_most_s), said
     timed = plan_rates(job, rates_file)
@@ -139,10 +140,10 @@ def _assumed(node_workers: int, notice: Notice, costs: Costs) -> list[str]:
     told = (
         f"{notice.share:.0%} of the losses are announced {duration(notice.seconds)} before"
         if notice.share
-        else "no loss is announced"
+        else "No loss is announced"
     )
     starts = (
-        f"a start pauses training for {duration(costs.restart_s)}, a commit for {duration(costs.save_s)}; newcomers "
-        f"take {duration(costs.lead_s)} beside the group; a loss is noticed after {duration(costs.detect_s)}"
+        f"a start pauses training for {duration(costs.restart_s)}, a commit for {duration(costs.save_s)}. Newcomers "
+        f"take {duration(costs.lead_s)} beside the group. A loss is noticed after {duration(costs.detect_s)}"
     )
-    return [f"a node holds {counted(node_workers, 'worker')}; {told}", starts]
+    return [f"a node holds {counted(node_workers, 'worker')}. {told}", starts]

@@ -119,7 +119,8 @@ class Run:
         self._is_stopping = True
         if self.phase == "train":
             begun = math.ceil(self._steps_since_began() - _ROUNDING)
-            self._until_s = self._began_s + begun * self.step_s
+            # A step that ended just now is not begun again.
+            self._until_s = max(self._began_s + begun * self.step_s, self.now_s)
 
     def tell(self, what: str, events: tuple[Event, ...] = ()) -> None:
         """Write an entry of the timeline."""

@@ -114,6 +114,15 @@ def test_runs_and_show(printed):
     check("planner show", printed("planner show runs/demo"), also=["planner runs"])
 
 
+def test_simulate(printed):
+    """Of several policies, and of one, whose keys then stand at the top."""
+    simulate = "planner simulate jobs/demo.yaml --synthetic 'nodes=4 lifetime=1h length=3h'"
+    found = printed(simulate)
+    check("planner simulate", found)
+    one = printed(f"{simulate} --policy stock")
+    assert set(one) == {*found, *found["policies"][0]} - {"policies"}
+
+
 def test_run(printed):
     """What a dry run prints."""
     found = printed("planner run jobs/demo.yaml --dry-run")
