@@ -27,7 +27,8 @@ from typed import Command, commands, fits
 from planner.files import parse_job
 
 _READS = re.compile(
-    r"planner (plan|check|convert|schema|init|prepare|runs|show|watch|report|audit|fit|simulate|--version|--help|\S+ --help)\b"
+    r"planner (plan|check|convert|schema|init|prepare|runs|show|watch|report|audit|fit|simulate|--version|--help)\b"
+    r"|planner \S+ --help\b"
     r"|python (jobs/make_\w+|docs/verify_run)\.py|cat "
 )
 # How a command begins, the file that runs it, and the word that stands there.
