@@ -91,8 +91,8 @@ def fair_optimum(lives: Lives, speed: Speed, costs: Costs) -> Outcome:
     """The best run of one that knows all times, but not which node goes: every loss ends its group.
 
     It is free to choose when to grow, and when to start again after a loss. It pays for commits at the best interval,
-    for half of one at each loss without notice, and for one commit at every other end. It is approximate: where nodes
-    give notice, a policy may be better by a point.
+    for half of one at each loss without notice, and for one commit at every other end. It is approximate: a
+    policy may be better by a point where nodes give notice, and by several where nodes flap that no group needs.
     """
     losses: dict[float, bool] = {}  # time -> whether one of its losses had no notice
     for life in lives.lives:
