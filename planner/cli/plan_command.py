@@ -125,6 +125,7 @@ def plan(
 class _RowFacts(TypedDict):
     sample_tokens: int | None
     fits: Mapping[int, Fit]
+    fewest: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,8 +155,12 @@ class _Shown:
     @property
     def row_facts(self) -> "_RowFacts":
         """What notes on rows depend on: tokens of each sample, if they are known and equal, and what fits."""
-        fits = self.memory.kinds_of_fit if isinstance(self.memory, PlanMemory) else {}
-        return {"sample_tokens": self.job.data.sample_tokens(self.job.model), "fits": fits}
+        known = self.memory if isinstance(self.memory, PlanMemory) else None
+        return {
+            "sample_tokens": self.job.data.sample_tokens(self.job.model),
+            "fits": {} if known is None else known.kinds_of_fit,
+            "fewest": 1 if known is None else known.fewest,
+        }
 
     @property
     def on_a_node(self) -> Mapping[int, int] | None:

@@ -77,6 +77,8 @@ class PlanMemory:
     """world size -> the largest micro-batch that fits. Empty with `batch.max_tokens`"""
     tokens: Mapping[int, int]
     """world size -> the largest cap on tokens that fits. Empty without `batch.max_tokens`"""
+    fewest: int
+    """the smallest world size that fits, also one without a row. That of the last row if none smaller does"""
     is_of_data: bool
     """whether the longest sample is that of the data, and a longer one would be allowed"""
     cap: Literal["max_tokens", "max_micro", ""] = ""
@@ -146,10 +148,23 @@ def plan_memory(job: Job, memory: JobMemory, plans: Sequence[Plan], gpu: GpuKind
         needs={plan.world_size: gpu_need(memory, plan, num_bytes) for plan in plans},
         largest=largest,
         tokens=tokens,
+        fewest=_fewest(memory, sizes, cap, max(counts), num_bytes),
         is_of_data=memory.found.sample.rows * memory.found.sample.tokens < most_sample_tokens(job),
         cap=cap,
         refused=refused,
     )
+
+
+def _fewest(memory: JobMemory, sizes: BatchSizes, cap: str, most: int, gpu_bytes: int) -> int:
+    """The smallest world size below `most` at which a worker fits, with the smallest micro-batches of an `auto` cap."""
+
+    def fits(count: int) -> bool:
+        if cap == "max_micro":
+            return largest_micro(memory, sizes, count, gpu_bytes) > 0
+        least = _least(sizes, memory) if cap else sizes
+        return gpu_need(memory, make_plan(least, count), gpu_bytes).total <= gpu_bytes
+
+    return next(filter(fits, range(1, most)), most)
 
 
 def _least(sizes: BatchSizes, memory: JobMemory) -> BatchSizes:
