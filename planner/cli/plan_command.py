@@ -241,7 +241,9 @@ def _rows(asked: _Asked) -> tuple[list[Plan], PlanMemory | NotKnown | None]:
     Raises:
         UserError: a cap is `auto`, and nothing fits into the GPU that the user names.
     """
-    job, gpu, there, timed = asked.job, asked.gpu, asked.there, asked.timed
+    job, there, timed = asked.job, asked.there, asked.timed
+    # The prices of a memory such as 24g are of one GPU, which may have a little less. Its memory counts.
+    gpu = timed.priced_gpu or asked.gpu if timed is not None else asked.gpu
     found = plans(job, asked.counts if there is None else there.counts)
     if timed is not None and job.batch.auto_cap:
         longest = 0 if asked.data is None else asked.data.longest(job)
