@@ -40,12 +40,17 @@ class Tracked:
     """whether the loss is torch's over whole float32 logits, as in torchtitan. planner's has chunks"""
 
 
-def _case(name: str, shape: dict[str, Any], context: int, micro: int, **train: Any) -> Case:
+def _case(
+    name: str, shape: dict[str, Any], context: int, micro: int, *, model: dict[str, Any] | None = None, **train: Any
+) -> Case:
+    settings, train = model or {}, {**_BF16, **train}
     return Case(
-        name=name, shape=shape, context=context, micro=micro, train={**_BF16, **train}, objective="sft", data="chat"
+        name=name, shape=shape, context=context, micro=micro, model=settings, train=train, objective="sft", data="chat"
     )
 
 
+_LORA: dict[str, Any] = {"lora": {"rank": 16, "alpha": 32}}
+_NF4 = {**_LORA, "frozen": "nf4"}
 _SELECTIVE = {"activation_checkpointing": "selective"}
 TRACKED = (
     Tracked(case=_case("Llama 8 B, 1 x 2,048", _8B, 2048, 1), workers=8),
@@ -54,6 +59,10 @@ TRACKED = (
         case=_case("Llama 7 B, 4 x 2,048, all recomputed", _7B, 2048, 4, activation_checkpointing=True), workers=64
     ),
     Tracked(case=_case("Llama 8 B, 2 x 8,192, selective", _8B, 8192, 2, **_SELECTIVE), workers=8),
+    Tracked(case=_case("Llama 8 B, 2 x 8,192, selective, LoRA", _8B, 8192, 2, model=_LORA, **_SELECTIVE), workers=8),
+    Tracked(
+        case=_case("Llama 8 B, 2 x 8,192, selective, 4-bit LoRA", _8B, 8192, 2, model=_NF4, **_SELECTIVE), workers=8
+    ),
     Tracked(
         case=_case("Llama 8 B, 2 x 8,192, selective, whole logits", _8B, 8192, 2, **_SELECTIVE),
         workers=8,

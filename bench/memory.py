@@ -1,6 +1,6 @@
 """Predicted memory of a worker (`planner.runner.memory`) beside what training takes: on the CPU, or on one GPU.
 
-    python bench/memory.py                 8 configurations on the CPU, in one or two workers (ten minutes)
+    python bench/memory.py                 9 configurations on the CPU, in one or two workers (ten minutes)
     python bench/memory.py --device cuda   more on one GPU. A piece of `bench/gpu.py`
 
 Every sample fills the context. A row's figures are of its worker with the most.

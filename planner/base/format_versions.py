@@ -18,7 +18,7 @@ STORED: Mapping[str, int] = MappingProxyType(
         "manifests": 1,
         "held": 1,
         "status": 1,
-        "footprints": 1,
+        "footprints": 2,
         "failure": 1,
         "caps": 1,
         "reference": 1,

@@ -125,6 +125,7 @@ def plan(
 class _RowFacts(TypedDict):
     sample_tokens: int | None
     fits: Mapping[int, Fit]
+    fewest: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,8 +155,12 @@ class _Shown:
     @property
     def row_facts(self) -> "_RowFacts":
         """What notes on rows depend on: tokens of each sample, if they are known and equal, and what fits."""
-        fits = self.memory.kinds_of_fit if isinstance(self.memory, PlanMemory) else {}
-        return {"sample_tokens": self.job.data.sample_tokens(self.job.model), "fits": fits}
+        known = self.memory if isinstance(self.memory, PlanMemory) else None
+        return {
+            "sample_tokens": self.job.data.sample_tokens(self.job.model),
+            "fits": {} if known is None else known.kinds_of_fit,
+            "fewest": 1 if known is None else known.fewest,
+        }
 
     @property
     def on_a_node(self) -> Mapping[int, int] | None:
@@ -236,7 +241,9 @@ def _rows(asked: _Asked) -> tuple[list[Plan], PlanMemory | NotKnown | None]:
     Raises:
         UserError: a cap is `auto`, and nothing fits into the GPU that the user names.
     """
-    job, gpu, there, timed = asked.job, asked.gpu, asked.there, asked.timed
+    job, there, timed = asked.job, asked.there, asked.timed
+    # The prices of a memory such as 24g are of one GPU, which may have a little less. Its memory counts.
+    gpu = timed.priced_gpu or asked.gpu if timed is not None else asked.gpu
     found = plans(job, asked.counts if there is None else there.counts)
     if timed is not None and job.batch.auto_cap:
         longest = 0 if asked.data is None else asked.data.longest(job)

@@ -117,10 +117,13 @@ def _on_gcp(node_config: Mapping[Any, Any]) -> Iterator[NodeGpu]:
     machine, added = node_config.get("machineType"), node_config.get("guestAccelerators")
     if isinstance(machine, str) and (kinds := _gcp_machine(machine)):
         yield NodeGpu(kinds=kinds, key="machineType", value=machine.rpartition("/")[2])
-    for each in added if isinstance(added, list) else []:
-        name = each.get("acceleratorType") if isinstance(each, dict) else None
-        if isinstance(name, str) and (kinds := _gcp_accelerator(name)):
-            yield NodeGpu(kinds=kinds, key="acceleratorType", value=name.rpartition("/")[2])
+    entries = added if isinstance(added, list) else []
+    types = {
+        name.rpartition("/")[2] for each in entries if isinstance(name := _mapping(each).get("acceleratorType"), str)
+    }
+    name = types.pop() if len(types) == 1 else ""  # of two, a worker may get either
+    if kinds := _gcp_accelerator(name):
+        yield NodeGpu(kinds=kinds, key="acceleratorType", value=name)
 
 
 def _by_rays_resource(resources: Mapping[Any, float]) -> NodeGpu | None:

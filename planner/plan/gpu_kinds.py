@@ -90,6 +90,11 @@ def nominal_gib(text: str) -> int:
     return _size(text) or (_size(found[0].rpartition("-")[2]) if len(found) == 1 else 0)
 
 
+def most_gib(text: str) -> int:
+    """The most memory that a GPU of this name may have, by its kinds' names: 80 of `A100`. 0 if it is not known."""
+    return _size(text) or max((_size(name.rpartition("-")[2]) for name in _found(text)), default=0)
+
+
 def _key(text: str) -> str:
     words = re.split(r"[-_\s]+", text.strip().lower())
     return "-".join(word for word in words if word not in _LEFT_OUT)

@@ -22,10 +22,11 @@ Fit = Literal["unknown", "full", "too_large"]
 # gathers at n = 400e12 / 50e9 = 8,000. Assumed, not measured. Within a machine (NVLink, 450 GB/s) it is about 900.
 _ENOUGH_TOKENS = 8_000
 
-_ADVICE: Mapping[Fit, str] = {
-    "unknown": "raise max_micro (bf16 and activation checkpointing save memory), or use fewer workers",
-    "full": "no larger one fits, so save memory (bf16, activation checkpointing) or use fewer workers",
+_RAISE: Mapping[Fit, str] = {
+    "unknown": "raise max_micro (bf16 and activation checkpointing save memory)",
+    "full": "no larger one fits, so save memory (bf16, activation checkpointing)",
 }
+_OR: Mapping[Fit, str] = {"unknown": ", or ", "full": " or "}
 
 LAYOUT_VERSION = 1
 """version of new plans. Other arithmetic gets another version. Audits of older runs use the older versions."""
@@ -176,15 +177,16 @@ class Plan(ABC):
         """`notes` where the length of samples is not known."""
         return self.notes()
 
-    def notes(self, sample_tokens: int | None = None, fit: Fit = "unknown") -> tuple[str, ...]:
+    def notes(self, sample_tokens: int | None = None, fit: Fit = "unknown", fewest: int = 1) -> tuple[str, ...]:
         """What a user should know before paying for this world size, one sentence each. May be empty.
 
         Args:
             sample_tokens: tokens of each sample. None if that is not known.
             fit: of the plan's micro-batches. Those that are too large cannot be raised, and do not run.
+            fewest: the smallest world size that fits into the GPU. 1 if that is not known.
         """
-        found = (self._idle(), self.communication_bound(sample_tokens, fit), self._fewer_are_as_fast())
-        return tuple(filter(None, found))
+        bound, as_fast = self.communication_bound(sample_tokens, fit, fewest), self._fewer_are_as_fast(fewest)
+        return tuple(filter(None, (self._idle(), bound, as_fast)))
 
     def _idle(self) -> str:
         if not self.workers_idle:
@@ -192,18 +194,26 @@ class Plan(ABC):
         fed = f"a global batch of {self.global_batch} feeds at most {self.at(self.global_batch).workers_used}"
         return f"{self.workers_idle} of {self.world_size} workers idle: {fed}"
 
-    def communication_bound(self, sample_tokens: int | None = None, fit: Fit = "unknown") -> str:
+    def communication_bound(self, sample_tokens: int | None = None, fit: Fit = "unknown", fewest: int = 1) -> str:
         """The one of `notes` about micro-batches of a single sample, or empty. A long sample is enough work."""
         is_enough = self.max_micro_batch >= 2 or (sample_tokens or 0) >= _ENOUGH_TOKENS
         if self.world_size == 1 or is_enough or fit == "too_large":
             return ""
-        # A higher cap helps only where the cap, not the share, makes the micro-batch small.
-        advice = "use fewer workers" if self.step_cost == 1 else _ADVICE[fit]
         size = f"{self.max_micro_batch}" + (f" ({sample_tokens:,} tokens)" if sample_tokens else "")
-        return f"micro-batch {size} is communication-bound under FSDP: {advice}"
+        return f"micro-batch {size} is communication-bound under FSDP: {self._less_communication(fit, fewest)}"
 
-    def _fewer_are_as_fast(self) -> str:
-        fewest = self.fewest_workers_as_fast
-        if fewest == self.world_size:
+    def _less_communication(self, fit: Fit, fewest: int) -> str:
+        """What to do about small micro-batches that fit."""
+        fewer = "" if fewest >= self.world_size else "use fewer workers"
+        if fewer and fewest > 1:
+            fewer += f" ({fewest} or more fit)"
+        # A higher cap helps only where the cap, not the share, makes the micro-batch small.
+        if self.step_cost == 1:
+            return fewer or "fewer workers do not fit"
+        return f"{_RAISE[fit]}{_OR[fit]}{fewer}" if fewer else _RAISE[fit]
+
+    def _fewer_are_as_fast(self, fewest: int) -> str:
+        as_fast = max(self.fewest_workers_as_fast, fewest)
+        if as_fast >= self.world_size:
             return ""
-        return f"{fewest} workers are just as fast" if fewest > 1 else "1 worker is just as fast"
+        return f"{as_fast} workers are just as fast" if as_fast > 1 else "1 worker is just as fast"

@@ -11,7 +11,7 @@ from planner.base.text import counted
 from planner.data.base import Progress, SampleDataset, no_progress
 from planner.data.evaluation import WithEvaluation, training_part
 from planner.data.open import open_evaluation, open_training
-from planner.errors import DataError, ResumeRefused, UserError
+from planner.errors import DataError, PlanError, ResumeRefused, UserError
 from planner.events.resuming import ChangeAccepted, SettingChanged
 from planner.job import HfModel, Job
 from planner.order.order import Order, chosen_rows
@@ -326,11 +326,20 @@ def recorded_plan(header: GenerationRecord) -> Plan:
 
 
 def recorded_sizes(header: GenerationRecord) -> BatchSizes:
-    """The batch sizes of a generation, from its header."""
-    return BatchSizes(
-        global_batch=header.identity.global_batch,
-        max_micro=header.max_micro,
-        equality="bitwise" if header.identity.equality == "bitwise" else "balanced",
-        max_tokens=header.max_tokens,
-        attention_at=header.attention_at,
-    )
+    """The batch sizes of a generation, from its header.
+
+    Raises:
+        PlanError: they are sizes that no job can have. It names the generation.
+    """
+    try:
+        return BatchSizes(
+            global_batch=header.identity.global_batch,
+            max_micro=header.max_micro,
+            equality="bitwise" if header.identity.equality == "bitwise" else "balanced",
+            max_tokens=header.max_tokens,
+            attention_at=header.attention_at,
+        )
+    except PlanError as error:
+        raise PlanError(
+            f"generation {header.generation}: its header in the ledger has sizes that no job can have: {error}"
+        ) from error

@@ -1,5 +1,6 @@
 """The memory of a job's workers beside that of a GPU, as text, columns and keys of JSON."""
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
@@ -44,6 +45,8 @@ def auto_note(job: Job, *, has_gpu: bool = False, has_rates: bool = False) -> st
     )
 
 
+_TRIED_ONE_BY_ONE = 64
+"""worker counts below this. A plan and its memory take 0.3 ms, and a table may have 65,536 workers"""
 _NAMES = {
     "weights": "weights",
     "optimizer": "optimizer",
@@ -77,6 +80,8 @@ class PlanMemory:
     """world size -> the largest micro-batch that fits. Empty with `batch.max_tokens`"""
     tokens: Mapping[int, int]
     """world size -> the largest cap on tokens that fits. Empty without `batch.max_tokens`"""
+    fewest: int
+    """the smallest world size that fits, also one without a row. That of the last row if none smaller does"""
     is_of_data: bool
     """whether the longest sample is that of the data, and a longer one would be allowed"""
     cap: Literal["max_tokens", "max_micro", ""] = ""
@@ -146,10 +151,26 @@ def plan_memory(job: Job, memory: JobMemory, plans: Sequence[Plan], gpu: GpuKind
         needs={plan.world_size: gpu_need(memory, plan, num_bytes) for plan in plans},
         largest=largest,
         tokens=tokens,
+        fewest=_fewest(memory, sizes, cap, max(counts), num_bytes),
         is_of_data=memory.found.sample.rows * memory.found.sample.tokens < most_sample_tokens(job),
         cap=cap,
         refused=refused,
     )
+
+
+def _fewest(memory: JobMemory, sizes: BatchSizes, cap: str, most: int, gpu_bytes: int) -> int:
+    """The smallest world size below `most` at which a worker fits, with the smallest micro-batches of an `auto` cap."""
+
+    def fits(count: int) -> bool:
+        if cap == "max_micro":
+            return largest_micro(memory, sizes, count, gpu_bytes) > 0
+        least = _least(sizes, memory) if cap else sizes
+        return gpu_need(memory, make_plan(least, count), gpu_bytes).total <= gpu_bytes
+
+    small = range(1, min(most, _TRIED_ONE_BY_ONE))
+    large = range(len(small) + 1, most)
+    # A small count may fit where the next one does not: one worker needs no NCCL. From then on, more GPUs need less.
+    return next(filter(fits, small), None) or large.start + bisect_left(large, True, key=fits)
 
 
 def _least(sizes: BatchSizes, memory: JobMemory) -> BatchSizes:

@@ -52,6 +52,7 @@ def plan_table(
     extra: Sequence[Column] = (),
     sample_tokens: int | None = None,
     fits: Mapping[int, Fit] = _NOT_KNOWN,
+    fewest: int = 1,
 ) -> list[str]:
     """Return a header, then a row per world size, then what would be a note of several rows.
 
@@ -62,14 +63,15 @@ def plan_table(
         extra: more columns, which follow the plan's own.
         sample_tokens: tokens of each sample. None if that is not known.
         fits: whether the micro-batches of each world size fit. Empty if that is not known.
+        fewest: the smallest world size that fits. 1 if that is not known.
     """
     own = _BITWISE_COLUMNS if any(plan.mode == "bitwise" for plan in plans) else _COLUMNS
     columns = (*own, *(column.title for column in extra))
     rows = [columns, *((*_cells(plan), *(column.cells[plan.world_size] for column in extra)) for plan in plans)]
     lines = aligned(rows, left={2})
     fit_of = {plan.world_size: fits.get(plan.world_size, "unknown") for plan in plans}
-    shared = _shared(plans, sample_tokens, fit_of)
-    of_rows = [plan.notes(sample_tokens, fit_of[plan.world_size]) for plan in plans]
+    shared = _shared(plans, sample_tokens, fit_of, fewest)
+    of_rows = [plan.notes(sample_tokens, fit_of[plan.world_size], fewest) for plan in plans]
     warnings = [[text for text in texts if text not in shared] for texts in of_rows]
     notes = ["; ".join(texts) for texts in warnings]
     if mixes is not None:
@@ -89,11 +91,13 @@ def plan_table(
     return table
 
 
-def _shared(plans: Sequence[Plan], sample_tokens: int | None, fits: Mapping[int, Fit]) -> dict[str, list[int]]:
+def _shared(
+    plans: Sequence[Plan], sample_tokens: int | None, fits: Mapping[int, Fit], fewest: int
+) -> dict[str, list[int]]:
     """The notes on communication that several rows have, which would fill the table. Text -> their world sizes."""
     found: dict[str, list[int]] = {}
     for plan in plans:
-        if text := plan.communication_bound(sample_tokens, fits[plan.world_size]):
+        if text := plan.communication_bound(sample_tokens, fits[plan.world_size], fewest):
             found.setdefault(text, []).append(plan.world_size)
     return {text: counts for text, counts in found.items() if len(counts) > 1}
 
@@ -127,6 +131,7 @@ def plan_json(
     *,
     sample_tokens: int | None = None,
     fits: Mapping[int, Fit] = _NOT_KNOWN,
+    fewest: int = 1,
 ) -> str:
     """A JSON list with one object per plan. The keys are a public interface (see docs/reference).
 
@@ -136,17 +141,21 @@ def plan_json(
         more: plan -> further keys of its object.
         sample_tokens: tokens of each sample. None if that is not known.
         fits: whether the micro-batches of each world size fit. Empty if that is not known.
+        fewest: the smallest world size that fits. 1 if that is not known.
     """
     objects = [
-        {**plan_object(plan, sample_tokens, fits.get(plan.world_size, "unknown")), **more(plan)} for plan in plans
+        {**plan_object(plan, sample_tokens, fits.get(plan.world_size, "unknown"), fewest), **more(plan)}
+        for plan in plans
     ]
     if mixes is not None:
         objects = [{**made, "nodes": mixes[plan.world_size].nodes} for made, plan in zip(objects, plans, strict=True)]
     return json.dumps(objects, indent=1)
 
 
-def plan_object(plan: Plan, sample_tokens: int | None = None, fit: Fit = "unknown") -> dict[str, object]:
-    """A plan as a JSON object. `sample_tokens` are those of each sample, None if that is not known."""
+def plan_object(
+    plan: Plan, sample_tokens: int | None = None, fit: Fit = "unknown", fewest: int = 1
+) -> dict[str, object]:
+    """A plan as a JSON object. The other arguments are those of its notes (`Plan.notes`)."""
     return {
         "world_size": plan.world_size,
         "workers_used": plan.workers_used,
@@ -159,5 +168,5 @@ def plan_object(plan: Plan, sample_tokens: int | None = None, fit: Fit = "unknow
         "efficiency": plan.efficiency,
         "mode": plan.mode,
         "digest": plan.digest,
-        "warnings": list(plan.notes(sample_tokens, fit)),
+        "warnings": list(plan.notes(sample_tokens, fit, fewest)),
     }

@@ -14,7 +14,7 @@ from planner.job.step_schedule import total_steps
 from planner.job.step_settings import place_settings, step_settings
 from planner.plan import BatchSizes, Plan
 from planner.plan.by_length import ByLength
-from planner.plan.gpu_kinds import is_size, nominal_gib
+from planner.plan.gpu_kinds import is_size, most_gib, nominal_gib
 from planner.plan.prices import Market, Offer, Rent, offers_of, rent
 from planner.plan.rates import Origin, Rates
 from planner.plan.speed import Speeds
@@ -58,6 +58,8 @@ class PlanRates:
     """of the whole run. 0 if not known"""
     on_a_node: Mapping[int, int] | None
     """world size -> the workers on the fullest node of the cluster. None without a cluster"""
+    priced_gpu: str = ""
+    """the GPU of `offers`, if the user has named its memory alone and planner knows a memory of it. Else empty"""
 
     def found(self, plan: Plan, cap: Literal["max_micro", "max_tokens"], least_tokens: int = 1) -> Plan:
         """The plan with a cap of the measured run's group of that size (`Rates.found_caps`).
@@ -122,15 +124,21 @@ def plan_rates(
     sizes = batch_sizes(job)
     known = job.data.sample_tokens(job.model)
     tokens = rates.sample_tokens.value if rates.sample_tokens else known
+    offers = () if prices_file is None else _chosen(read_prices(prices_file), gpu, prices_file, cluster_gpu)
+    by_size = offers[0].gpu if offers and gpu is not None and is_size(gpu) else ""
     return PlanRates(
         rates=rates,
         sizes=sizes,
         speeds=rates.speeds(sizes),
-        offers=() if prices_file is None else _chosen(read_prices(prices_file), gpu, prices_file, cluster_gpu),
-        notes=tuple(_notes(rates, job, sizes, has_prices=prices_file is not None)),
+        offers=offers,
+        notes=(
+            *([f"--gpu {gpu} stands for the {by_size} of the price list."] if by_size else []),
+            *_notes(rates, job, sizes, has_prices=prices_file is not None),
+        ),
         sample_tokens=tokens,
         total_steps=total_steps(job, rates.epoch_samples),
         on_a_node=on_a_node,
+        priced_gpu=by_size if nominal_gib(by_size) else "",
     )
 
 
@@ -194,12 +202,26 @@ def _chosen(offers: Sequence[Offer], gpu: str | None, file: str, cluster_gpu: st
             f"{file}: found no price of {gpu!r}, but of {_names(kinds)}. Write --gpu with one of these names"
         )
     if len(kinds) == 1:
+        _require_memory(kinds[0], gpu, file)
         return tuple(offers)
     if gpu is None:
         raise UserError(
             f"{file}: found prices of {len(kinds)} kinds of GPU ({_names(kinds)}). Name one: --gpu {kinds[0]}"
         )
     return offers_of(offers, _of_size(kinds, gpu, file))
+
+
+def _require_memory(kind: str, size: str | None, file: str) -> None:
+    """Refuse the only kind of a list if it is known to have less memory than the user names.
+
+    Raises:
+        UserError: it has less.
+    """
+    if size is not None and 0 < most_gib(kind) < nominal_gib(size):
+        raise UserError(
+            f"{file}: found prices of {kind} alone, which has {most_gib(kind)} GB and not {size}. Write --gpu {kind}, "
+            "or use another list"
+        )
 
 
 def _of_size(kinds: Sequence[str], size: str, file: str) -> str:

@@ -76,9 +76,10 @@ class StepTimesFold:
         if self._header is not None and _recipe(self._header) != _recipe(header):
             self._forget_all()
         self._header, self._is_first, self._is_first_measured = header, True, True
+        self._has_caps = False
 
     def _forget_other_caps(self, header: GenerationRecord) -> None:
-        """Before a typical step of a generation. Its size may have had other micro-batches, which take another time."""
+        """Before the first typical step of a generation. Its size may have had other micro-batches until then."""
         size, caps = header.world_size, Caps.of(recorded_sizes(header))
         if self._caps.get(size, caps) != caps:
             self._seconds.pop(size, None)
@@ -91,7 +92,9 @@ class StepTimesFold:
         if self._header is None or self._is_first:
             self._is_first = False
             return
-        self._forget_other_caps(self._header)
+        if not self._has_caps:
+            self._forget_other_caps(self._header)
+            self._has_caps = True
         size = self._header.world_size
         self._seconds.setdefault(size, deque(maxlen=_MOST_STEPS)).append(record.seconds)
         self._counts[size] = self._counts.get(size, 0) + 1

@@ -311,6 +311,18 @@ def test_a_memory_names_a_gpu_if_the_list_leaves_no_choice(cli, demo, run, tmp_p
     (tmp_path / "p.yaml").write_text(f"gpus: {{{prices}}}")
     out = planned(cli, demo, "--prices", "p.yaml", "--gpu", size, gpus="2")
     assert f"on demand: 2 machines of 1 x {chosen} at" in out
+    assert f"--gpu {size} stands for the {chosen} of the price list." in out
+
+
+def test_the_memory_is_that_of_the_gpu_whose_price_counts(cli, demo, run, tmp_path):
+    """An L4 has 22.5 GiB, and is sold with 24 GB. A smaller GPU is refused, also if the list has no other."""
+    cli("fit", run(2, 4))
+    (tmp_path / "p.yaml").write_text("gpus: {L4: {on_demand: 1}}")
+    for size in ("24g", "16g"):
+        assert "fits into l4-24g (24.2 GB)" in planned(cli, demo, "--prices", "p.yaml", "--gpu", size, gpus="2")
+    answer = cli("plan", demo, "--rates", "rates.yaml", "--prices", "p.yaml", "--gpu", "80g")
+    assert answer.code == 2
+    assert "found prices of L4 alone, which has 24 GB and not 80g. Write --gpu L4, or use another list" in answer.err
 
 
 @pytest.mark.parametrize(

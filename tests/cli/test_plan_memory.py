@@ -130,6 +130,20 @@ def test_where_some_rows_fit_nothing_is_tried(cli, job):
     assert "raise max_micro" not in auto
 
 
+@pytest.mark.parametrize("micro", ["1", "auto"])
+def test_fewer_workers_are_advice_only_where_they_fit(cli, job, micro):
+    """Two fit, whether they have a row or not, and one does not."""
+    options = ("--gpu", "16g", "--set", "batch.global=8", "--set", f"batch.max_micro={micro}")
+    every = json.loads(cli("plan", job, "--gpus", "1-8", *options, "--json").out)
+    assert [row["memory"]["fits"] for row in every] == [False] + 7 * [True]
+    (last,) = json.loads(cli("plan", job, "--gpus", "8", *options, "--json").out)
+    assert last["warnings"] == every[-1]["warnings"]
+    assert last["warnings"][0].endswith("communication-bound under FSDP: use fewer workers (2 or more fit)")
+    assert "fewer workers (" in " ".join(cli("plan", job, "--gpus", "8", *options).out.split())
+    (two,) = json.loads(cli("plan", job, "--gpus", "2", *options, "--json").out)
+    assert "fewer workers" not in "".join(two["warnings"])
+
+
 def test_a_gpu_that_is_not_known_is_refused(cli, job):
     """With what there is."""
     done = cli("plan", job, "--gpu", "tpu")

@@ -98,6 +98,15 @@ def test_google_cloud(config, kind, source):
     assert found(ray_up_gpu("gcp", config, {"GPU": 1})) == ((kind,), source)
 
 
+@pytest.mark.parametrize("second", ["nvidia-tesla-v100", "a-new-one"])
+def test_two_types_of_added_accelerators_tell_no_kind(second):
+    """A worker may get either. Two entries of one type are one kind."""
+    types = ("nvidia-tesla-t4", second)
+    assert ray_up_gpu("gcp", {"guestAccelerators": [{"acceleratorType": name} for name in types]}, {"GPU": 2}) is None
+    same = {"guestAccelerators": 2 * [{"acceleratorType": "nvidia-tesla-t4"}]}
+    assert found(ray_up_gpu("gcp", same, {"GPU": 2})) == (("t4-16g",), "acceleratorType nvidia-tesla-t4")
+
+
 @pytest.mark.parametrize(
     ("selector", "kind"),
     [

@@ -176,6 +176,33 @@ def test_a_long_sample_is_work_enough_for_what_is_gathered(tokens, is_bound):
     )
 
 
+@pytest.mark.parametrize(
+    ("numbers", "fit", "fewest", "advice"),
+    [
+        ((8, 8, 4), "unknown", 1, "use fewer workers"),
+        ((8, 8, 4), "unknown", 5, "use fewer workers (5 or more fit)"),
+        ((8, 8, 4), "full", 8, "fewer workers do not fit"),
+        ((32, 16, 1), "full", 16, "no larger one fits, so save memory (bf16, activation checkpointing)"),
+        (
+            (32, 16, 1),
+            "unknown",
+            4,
+            "raise max_micro (bf16 and activation checkpointing save memory), or use fewer workers (4 or more fit)",
+        ),
+    ],
+)
+def test_fewer_workers_are_no_advice_where_they_do_not_fit(numbers, fit, fewest, advice):
+    """Each holds more of the state then."""
+    (note,) = plan_for(*numbers).notes(None, fit, fewest)
+    assert note == f"micro-batch 1 is communication-bound under FSDP: {advice}"
+
+
+@pytest.mark.parametrize(("fewest", "notes"), [(11, "11 workers"), (12, "12 workers"), (15, "")])
+def test_as_fast_are_only_counts_that_fit(fewest, notes):
+    """15 workers and 11 take as long at 32 samples."""
+    assert plan_for(32, 15, 8).notes(None, "full", fewest) == ((f"{notes} are just as fast",) if notes else ())
+
+
 def test_eleven_to_fifteen_workers_cost_the_same_at_32():
     """The example of the design: G=32 costs 3 at 11..15 workers."""
     assert [plan_for(32, w, 8).step_cost for w in range(10, 17)] == [4, 3, 3, 3, 3, 3, 2]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.errors import StoreError
+from planner.errors import PlanError, StoreError
 from planner.plan import BatchSizes
 from planner.provenance.identity import recorded_sizes
 from planner.store.ledger import LedgerWriter, read_segment, recorded_commits, segment_name, split_line
@@ -354,3 +354,9 @@ def test_limits_of_tokens_are_written_if_they_are_set(storage):
     assert read(storage)[0].record == both
     assert recorded_sizes(both) == BatchSizes(global_batch=4, max_micro=2, max_tokens=4096, attention_at=96)
     assert recorded_sizes(plain) == BatchSizes(global_batch=4, max_micro=2)
+
+
+def test_sizes_that_no_job_can_have_name_their_generation():
+    """An altered header. The audit says where it is."""
+    with pytest.raises(PlanError, match=r"^generation 1: its header .* batch\.max_tokens is 0\. Write"):
+        recorded_sizes(header(1, max_tokens=0))

@@ -102,6 +102,21 @@ def test_what_saves_memory_does():
     assert peak_of(make_job(precision="bf16")) < 0.75 * plain
 
 
+@pytest.mark.parametrize("frozen", ["fp32", "nf4"])
+@pytest.mark.parametrize(
+    "lora", [{"rank": 4}, {"rank": 8, "dropout": 0.5}, {"rank": 4, "targets": ["q_proj", "v_proj"]}]
+)
+def test_adapters_do_not_change_what_selective_checkpointing_keeps(llama, lora, frozen):
+    """The same bytes per sample, though an adapter has two products, and frozen layers need no gradients."""
+
+    def kept(model):
+        found = measured(make_job(model, activation_checkpointing="selective", precision="bf16"))
+        *_, (few, one), (many, other) = found.measured  # the first pass makes a table for weights in 4 bits
+        return (other.forward.end - one.forward.end) / (many - few)
+
+    assert kept(llama(lora=lora, frozen=frozen)) == kept(llama())
+
+
 def test_a_head_that_is_the_embedding_counts_once(llama):
     """In the rest, with a norm."""
     units = measured(make_job(llama())).units

@@ -7,7 +7,8 @@ from torch.utils.checkpoint import checkpoint
 
 from planner.data.model_folder import ModelFolder
 from planner.job import GptModel, HfModel
-from planner.train.models.blocks import checkpoint_settings
+from planner.train.models.blocks import checkpoint_settings, is_of_adapter
+from planner.train.models.four_bit import FourBitLinear, quantize, stored
 from planner.train.models.gpt import Gpt
 from planner.train.models.hf import build_on_meta
 
@@ -79,6 +80,55 @@ def test_models_of_transformers_have_it_too(tiny_model, family):
     (expected, _), (gradients, recomputed) = found
     assert recomputed == []
     assert all(torch.equal(one, other) for one, other in zip(gradients, expected, strict=True))
+
+
+def adapted_gradients(folder, how):
+    """Of a small model with adapters that change its outputs, whose frozen layers may be in 4 bits."""
+    model = build_on_meta(folder, activation_checkpointing=how)
+    if folder.model.frozen == "nf4":
+        quantize(model.hf)
+    model.to_empty(device="cpu").train()
+    torch.manual_seed(0)
+    model.hf.init_weights()
+    with torch.no_grad():
+        for layer in (each for each in model.modules() if isinstance(each, FourBitLinear)):
+            layer.weight.copy_(stored(torch.randn(layer.out_features, layer.in_features)))
+        for name, parameter in model.named_parameters():
+            if parameter.dtype == torch.float32:
+                parameter.normal_(std=0.2 if "lora_" in name else 0.05)
+    torch.manual_seed(1)
+    loss = model(TOKENS).square().sum()
+    loss.backward()
+    return {name: each.grad for name, each in model.named_parameters() if each.requires_grad}
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("frozen", ["fp32", "nf4"])
+def test_adapters_get_the_same_gradients_however_activations_are_computed(tiny_model, frozen, dropout):
+    """To the bit, with dropout in front of the adapters and with frozen layers in 4 bits."""
+    settings = {"path": str(tiny_model("llama")), "context": 24, "lora": {"rank": 2, "dropout": dropout}}
+    folder = ModelFolder.find(HfModel.model_validate({"kind": "hf", "frozen": frozen, **settings}))
+    expected, whole, chosen = (adapted_gradients(folder, how) for how in (False, True, "selective"))
+    assert len(expected) == 2 * 14
+    assert all(torch.count_nonzero(gradient) for gradient in expected.values())
+    for found in (whole, chosen):
+        assert all(torch.equal(found[name], gradient) for name, gradient in expected.items())
+
+
+@pytest.mark.parametrize(
+    ("weight", "rank", "expected"),
+    [
+        ((4096, 16), 16, True),  # down to the rank
+        ((16, 4096), 16, True),  # and up again
+        ((4096, 1024), 16, False),  # keys and values of several heads
+        ((4096, 1024), None, False),  # a model without adapters
+        ((2048, 256), 64, False),  # one head of keys, and adapters of a high rank
+        ((256, 64), 64, True),
+    ],
+)
+def test_products_of_adapters_have_a_side_that_is_the_rank(weight, rank, expected):
+    """Narrow layers of the model itself are not taken for adapters."""
+    assert is_of_adapter(torch.Size(weight), rank) is expected
 
 
 # As torch and the package flash-attn name theirs. No name says "attention".

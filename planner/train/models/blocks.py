@@ -2,10 +2,11 @@
 
 from collections import Counter
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Size, Tensor, nn
 from torch.fx.experimental import _config as shapes
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
@@ -16,27 +17,47 @@ _PRODUCTS = frozenset({"mm", "addmm"})
 _ATTENTION = ("attention", "_attn")
 
 
-def checkpoint_settings(how: Checkpointing) -> dict[str, Any]:
+def checkpoint_settings(how: Checkpointing, adapter_rank: int | None = None) -> dict[str, Any]:
     """Arguments of `torch.utils.checkpoint.checkpoint`.
 
     True keeps a block's inputs alone. `selective` also keeps the results of attention and of every second matrix
-    product, as torchtitan does: they take the most time to compute again.
+    product, as torchtitan does: they take the most time to compute again. Products of adapters are neither counted nor
+    kept, so the others are kept as without adapters.
+
+    Args:
+        how: what is kept.
+        adapter_rank: of the model's LoRA adapters. None: it has none.
     """
     # Only this form of it takes `context_fn`.
     settings: dict[str, Any] = {"use_reentrant": False}
     if how == "selective":
-        settings["context_fn"] = _contexts
+        settings["context_fn"] = partial(_contexts, adapter_rank)
     return settings
 
 
-def _contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+def is_of_adapter(weight: Size, rank: int | None) -> bool:
+    """Whether a matrix product with a weight is one of the two of a LoRA adapter.
+
+    With n tokens, an adapter computes `(n, in) (in, rank)`, then `(n, rank) (rank, out)`. The second result is as large
+    as that of the layer below, which takes `in / rank` times as many operations: to keep it costs as much memory and
+    saves almost no time. A layer that is itself as narrow as `rank` is taken for an adapter. It costs no more than one.
+
+    Args:
+        weight: `(in, out)`.
+        rank: of the adapters. None: the model has none.
+    """
+    return rank in weight
+
+
+def _contexts(adapter_rank: int | None) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
     """Those of one pass over a block."""
     num_products = Counter[bool]()
 
-    def policy(context: Any, operation: Any, *_: Any, **__: Any) -> CheckpointPolicy:
+    def policy(context: Any, operation: Any, *inputs: Any, **_: Any) -> CheckpointPolicy:
         name = operation.name().removeprefix("aten::").partition(".")[0]
         keeps = any(part in name for part in _ATTENTION) and "backward" not in name
-        if name in _PRODUCTS:
+        # The last input of both is the weight.
+        if name in _PRODUCTS and not is_of_adapter(inputs[-1].shape, adapter_rank):
             # Before torch 2.13, the recomputation asks again.
             num_products[context.is_recompute] += 1
             keeps = num_products[context.is_recompute] % 2 == 1

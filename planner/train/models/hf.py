@@ -261,7 +261,8 @@ def build_on_meta(
     if activation_checkpointing:
         # transformers 6 removes the older name, and late versions of 5 introduced the newer one.
         enable = getattr(hf, "activation_checkpointing_enable", None) or hf.gradient_checkpointing_enable
-        enable(checkpoint_settings(activation_checkpointing))
+        rank = None if config.lora is None else config.lora.rank
+        enable(checkpoint_settings(activation_checkpointing, rank))
     if config.lora is not None:
         add_adapters(hf, config.lora)
     return HfCausal(hf, has_adapters=config.lora is not None, chosen=chosen)
