@@ -1,7 +1,5 @@
 """Histories of spot nodes on which earlier policies lost hours."""
 
-import random
-
 from simulated_cluster import Cluster
 
 
@@ -28,15 +26,3 @@ def test_one_worker_that_has_measured_nothing_becomes_24():
     cluster.add(23)
     cluster.run(60)
     assert cluster.sizes == [1, 24]
-
-
-def test_steps_of_two_minutes_go_on_while_nodes_come_and_go():
-    """One of eight nodes is lost every 25 min, and one comes 5 min later. Half of all steps is the least."""
-    rng = random.Random(7)
-    cluster = Cluster(8, global_batch=64, most=8, sample_s=15.0)
-    for _ in range(12):
-        cluster.run(1200, tick_s=1.0)
-        cluster.kill(rng.choice(cluster.nodes))
-        cluster.run(300, tick_s=1.0)
-        cluster.add()
-    assert cluster.step > 0.5 * cluster.now / 120

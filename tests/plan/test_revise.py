@@ -314,7 +314,7 @@ def move(size, to, samples, to_samples, step_s=None, to_step_s=None):
             4,
             sizing.RestartsTooOften(
                 move=move(4, 5, 12, 10, 1.0, 0.833),
-                wait_s=pytest.approx(705),
+                wait_s=pytest.approx(245),
                 expected_s=pytest.approx((700 + 3600) / 9),
                 needed_s=pytest.approx(505),
             ),
