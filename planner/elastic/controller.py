@@ -248,6 +248,7 @@ class ElasticController:
             self._know(known)
         # Without a lost node, this is no resize, and its pause no price of one.
         elif dead and not isinstance(state, Idle):
+            known = replace(known, history=known.history.after_forced(state.group.started_s, now_s))
             self.state = Idle(known=known, pause=forced_pause(state.group, now_s))
         else:
             self.state = Idle(known=known)

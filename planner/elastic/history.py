@@ -10,9 +10,11 @@ from statistics import fmean, median
 from typing import Any, NamedTuple, Self
 
 from planner.elastic.mistakes import GaveUp, Mistake, why_final
+from planner.elastic.node_ages import NodeAges
 from planner.events.event import Event
 from planner.events.failures import GivesUp, Held, NodeLeftOut, WorkersFailed
 from planner.plan import FIRST_ROUND_S, BatchSizes, CapacityAt, ResizeCost, Speeds, make_plan
+from planner.plan.forced_restarts import ForcedRestarts
 from planner.plan.lowered_caps import Caps
 
 _REMEMBERED_CHANGES = 256
@@ -80,6 +82,10 @@ class History:
     default_cost: ResizeCost
     """expected cost of a resize, used until one was measured"""
     capacity: tuple[CapacityAt, ...] = ()
+    nodes: NodeAges = field(default_factory=NodeAges)
+    """as of the last entry of `capacity`"""
+    forced: ForcedRestarts | None = None
+    """None before the launch has looked at the cluster"""
     steps: Mapping[int, tuple[MeasuredStep, ...]] = field(default_factory=dict)
     """world size -> its last typical steps, oldest first"""
     caps: Mapping[int, Caps] = field(default_factory=dict)
@@ -275,12 +281,30 @@ class History:
 
     # -- room
 
-    def with_room(self, room: int, now_s: float) -> Self:
-        """A copy that says how many workers there is room for now. Returns `self` if nothing changed."""
-        if self.capacity and self.capacity[-1].world_size == room:
+    def with_room(self, room: Mapping[str, int], least: int, now_s: float) -> Self:
+        """A copy that says how many workers there is room for now. Returns `self` if nothing changed.
+
+        Args:
+            room: node -> workers.
+            least: of a group that has just lost nodes, all places count until its workers fail.
+            now_s: the time.
+        """
+        places = sum(room.values())
+        count = max(places, least)
+        nodes = self.nodes if count > places else self.nodes.seen(room, now_s)
+        if self.capacity and self.capacity[-1].world_size == count:
+            return self if nodes is self.nodes else replace(self, nodes=nodes)
+        is_fall = bool(self.capacity) and count < self.capacity[-1].world_size
+        change = CapacityAt(time_s=now_s, world_size=count, steady=self.nodes.steady(room) if is_fall else None)
+        forced = self.forced or ForcedRestarts(since_s=now_s)
+        return replace(self, capacity=(*self.capacity, change)[-_REMEMBERED_CHANGES:], nodes=nodes, forced=forced)
+
+    def after_forced(self, group_started_s: float, now_s: float) -> Self:
+        """A copy after a loss or a notice forced the restart of a group. A group counts once."""
+        forced = self.forced or ForcedRestarts(since_s=group_started_s)
+        if forced.times and forced.times[-1] >= group_started_s:
             return self
-        change = CapacityAt(time_s=now_s, world_size=room)
-        return replace(self, capacity=(*self.capacity, change)[-_REMEMBERED_CHANGES:])
+        return replace(self, forced=forced.after(now_s))
 
     def with_hold(self, world_size: int, reason: Event, now_s: float) -> tuple[Self, Held]:
         """A copy that limits growth to `world_size` for a while, and the event that says so.

@@ -4,6 +4,7 @@ from planner.elastic.group import Group
 from planner.elastic.states import ControllerContext, Running
 from planner.events.sizing import UsesEveryNode
 from planner.plan import Decision, Situation, Speeds, make_plan, revise
+from planner.plan.forced_restarts import NONE_FORCED
 
 # Newcomers that are not ready by then are called off. The next ones get twice as long: some machines first have to
 # tokenize a data set, and on others another process holds the place.
@@ -32,8 +33,9 @@ def _situation(known: ControllerContext, size: int, now_s: float) -> Situation:
         cost=history.cost,
         remaining_steps=max(history.total_steps - history.step, 0),
         workers_min=rules.workers.least,
-        workers_max=rules.workers.most,
+        workers_max=max(history.held(rules.workers.most, now_s), size),
         now_s=now_s,
+        forced=history.forced or NONE_FORCED,
     )
 
 

@@ -94,10 +94,12 @@ class ControllerContext:
             return self
         return replace(self, waiting_since_s=None, waited_s=self.waited_s + now_s - self.waiting_since_s)
 
-    def with_room(self, room: int, now_s: float) -> Self:
-        """A copy that says how many workers there is room for now."""
-        history = self.history.with_room(room, now_s)
-        return self if history is self.history else replace(self, history=history, told_once=None)
+    def with_room(self, view: View, now_s: float, least: int = 0) -> Self:
+        """A copy that says how many workers there is room for now, at least `least`. A hold takes no room away."""
+        before = self.history
+        history = before.with_room(self.usable(view.room, now_s), least, now_s)
+        told_once = self.told_once if history.capacity is before.capacity else None
+        return self if history is before else replace(self, history=history, told_once=told_once)
 
     def room(self, view: View, now_s: float) -> int:
         """How many workers there is room for, without nodes on hold and bad nodes."""

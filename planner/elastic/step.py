@@ -98,7 +98,7 @@ def _start(state: Idle, view: View, now_s: float) -> tuple[State, Act]:
         return _end(state.known)
     if view.nodes:
         return state, Act()  # the abandoned group has not ended yet
-    known = state.known.with_room(room, now_s)
+    known = state.known.with_room(view, now_s)
     if room < workers.least:
         return _telling_once(replace(state, known=known.waiting(now_s)), waits_for_room(known, room), room)
     # A planned resize that failed gives no cost to measure.
@@ -136,7 +136,7 @@ def _train(state: Running | Warming, view: View, now_s: float) -> tuple[State, A
     # If a node of the group has just died, its workers fail. Until then, the group's own places count as room.
     room = max(room, state.group.size)
     group = replace(state.group, notice=GroupNotice())
-    state = replace(state, known=state.known.with_room(room, now_s), group=group)
+    state = replace(state, known=state.known.with_room(view, now_s, group.size), group=group)
     if isinstance(state, Warming):
         return _await_newcomers(state, view, room, now_s)
     return _consider(state, view, room, now_s)
@@ -214,7 +214,8 @@ def _leave(state: Running | Warming, view: View, room: int, now_s: float) -> tup
     in_time = view.leaves_in_s - needed_s > COALESCE_S
     if in_time and now_s - notice.last_s < COALESCE_S and now_s - notice.first_s < COALESCE_MOST_S:
         return state, Act()
-    state = replace(state, known=state.known.with_room(room, now_s))
+    known = state.known.with_room(view, now_s)
+    state = replace(state, known=replace(known, history=known.history.after_forced(state.group.started_s, now_s)))
     in_memory = not obstacle(state.known, state.group, view, room)
     return _stop(state, now_s, *_notice(state, view, room), in_memory=in_memory)
 
@@ -260,7 +261,7 @@ def _end_hung(state: Running | Warming, view: View, now_s: float) -> tuple[State
     blamed = frozenset(view.nodes[rank] for rank in deaf_ranks)
     known = after_failure(state.known, blamed, reason, now_s)
     room = known.room(view, now_s)
-    return _start_again(known.with_room(room, now_s), state.group, room, NotAResize())
+    return _start_again(known.with_room(view, now_s), state.group, room, NotAResize())
 
 
 # -- a group stops
@@ -339,10 +340,8 @@ def _go_on(state: Stopping | Waiting, view: View, now_s: float) -> tuple[State, 
 
 def _room_after_stop(state: Stopping | Waiting, view: View, now_s: float) -> tuple[ControllerContext, int]:
     """The room for the next group, at least the old group's size if none of its nodes has notice."""
-    room = state.known.room(view, now_s)
-    if not view.leaving:
-        room = max(room, state.group.size)
-    return state.known.with_room(room, now_s), room
+    least = 0 if view.leaving else state.group.size
+    return state.known.with_room(view, now_s, least), max(state.known.room(view, now_s), least)
 
 
 def _start_again(known: ControllerContext, group: Group, room: int, pause: Pause) -> tuple[State, Act]:

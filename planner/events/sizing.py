@@ -130,6 +130,17 @@ class StaysTooShort(Event, name="stays_too_short"):
     """of a grow and a shrink"""
 
 
+class RestartsTooOften(Event, name="restarts_too_often"):
+    """Losses and notices restart the group too often for a growth in between to pay."""
+
+    move: Move
+    wait_s: float
+    expected_s: float
+    """until the next such restart"""
+    needed_s: float
+    """without one"""
+
+
 # -- what limits the room
 
 

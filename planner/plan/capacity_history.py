@@ -17,6 +17,9 @@ class CapacityAt:
     """on any monotonic clock"""
     world_size: int
     """0 or more, without nodes that have received notice"""
+    steady: int | None = None
+    """after a fall: the workers on nodes that had been there longer than each one that left. A group on them would not
+    have been hit. None if not known"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,19 +43,24 @@ def check(capacity: Sequence[CapacityAt], now_s: float) -> None:
         raise ValueError("the capacity history is empty: it needs at least the current count")
     if any(earlier > later for earlier, later in pairwise([*times, now_s])):
         raise ValueError(f"the capacity history is not in order of time up to now: {[*times, now_s]}")
-    if any(entry.world_size < 0 for entry in capacity):
+    if any(entry.world_size < 0 or (entry.steady or 0) < 0 for entry in capacity):
         raise ValueError("the capacity history has a count below 0")
 
 
-def available_times(capacity: Sequence[CapacityAt], world_size: int) -> AvailabilityHistory:
-    """The intervals with room for `world_size` workers or more. The last entry of `capacity` must have that room."""
+def available_times(capacity: Sequence[CapacityAt], world_size: int, than: int = 0) -> AvailabilityHistory:
+    """The intervals with room for `world_size` workers or more. The last entry of `capacity` must have that room.
+
+    Of the past ones, those whose end would have hit a group of `than` workers on the oldest nodes, too, are left out:
+    they say nothing against `world_size` workers in its place.
+    """
     ended: list[float] = []
     start_s, inside = 0.0, False
     for entry in capacity:
         if entry.world_size >= world_size and not inside:
             start_s, inside = entry.time_s, True
         elif entry.world_size < world_size and inside:
-            ended.append(entry.time_s - start_s)
+            if entry.steady is None or entry.steady >= than:
+                ended.append(entry.time_s - start_s)
             inside = False
     assert inside, f"there is no room for {world_size} workers now"
     return AvailabilityHistory(start_s=start_s, past_spells=tuple(ended[-_REMEMBERED:]))

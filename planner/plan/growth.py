@@ -50,6 +50,8 @@ class Growth:
     remaining_s: float
     """the rest of the run at the current count"""
     cost: ResizeCost
+    exposure: float = 0.0
+    """how many more nodes can be lost, as a part of the current count: `new / current - 1`"""
 
     @property
     def gain(self) -> float:
@@ -65,6 +67,15 @@ class Growth:
     def break_even_s(self) -> float:
         """Seconds that the workers must stay to pay for a grow and a shrink: `lead + grow + (grow + shrink) / r`."""
         return self.win_back_s + self.cost.shrink_s / self.gain
+
+    @property
+    def needed_s(self) -> float:
+        """Seconds without a forced restart that pay for the growth: `lead + grow + (grow + exposure * shrink) / r`.
+
+        The group is hit sooner or later at any count, and the restart then takes all nodes. So only the losses on the
+        nodes that the growth adds count against it.
+        """
+        return self.win_back_s + self.exposure * self.cost.shrink_s / self.gain
 
     @property
     def longest_wait_s(self) -> float:

@@ -1,7 +1,8 @@
 """Decides whether to keep the world size, resize, wait or pause, and gives the reason. `planner.elastic` acts on it.
 
-A run must shrink when workers leave. It grows only after three questions. Is a step faster there? Does the rest of the
-run win the pause back? Have such workers stayed long enough so far to pay for a grow and a shrink?
+A run must shrink when workers leave. It grows only after four questions. Is a step faster there? Does the rest of the
+run win the pause back? Does the time until the next forced restart win it back, which takes all nodes anyway? Have such
+workers stayed long enough so far to pay for a grow and a shrink?
 """
 
 import math
@@ -14,6 +15,7 @@ from planner.events import sizing
 from planner.events.event import Event
 from planner.plan.capacity_history import CapacityAt, available_times, check, rise_times
 from planner.plan.factory import BatchSizes, make_plan
+from planner.plan.forced_restarts import NONE_FORCED, ForcedRestarts
 from planner.plan.growth import Growth, ResizeCost
 from planner.plan.node_packing import WorkerRange
 from planner.plan.plan import Plan
@@ -44,6 +46,8 @@ class Situation:
     workers_max: int
     now_s: float
     """on the clock of `capacity`"""
+    forced: ForcedRestarts = NONE_FORCED
+    """on the same clock"""
 
     def __post_init__(self) -> None:
         check(self.capacity, self.now_s)
@@ -109,7 +113,8 @@ def useful_workers(sizes: BatchSizes, workers: WorkerRange, room: int) -> int:
 def revise(situation: Situation) -> Decision:
     """Keep, resize now, wait, or pause. Pure: equal situations give equal decisions.
 
-    While capacity does not change, waits for one count end after at most `Growth.longest_wait_s`.
+    While capacity does not change and no restart is forced, waits for one count end after at most
+    `Growth.longest_wait_s`, or twice `Growth.needed_s`.
     """
     now, usable = situation, situation.usable
     if usable < now.workers_min:
@@ -199,7 +204,13 @@ def _grow(now: Situation, count: int) -> Decision:
     move = _move(now, count)
     if new_step_s > (1 - _LEAST_FASTER) * step_s:
         return _keep(now, sizing.NotFaster(move=move, least=_LEAST_FASTER))
-    growth = Growth(step_s=step_s, new_step_s=new_step_s, remaining_s=now.remaining_s, cost=now.cost)
+    growth = Growth(
+        step_s=step_s,
+        new_step_s=new_step_s,
+        remaining_s=now.remaining_s,
+        cost=now.cost,
+        exposure=count / now.plan.world_size - 1,
+    )
     times = {"win_back_s": growth.win_back_s, "pause_s": now.cost.grow_s, "remaining_s": now.remaining_s}
     if not growth.pays:
         return _keep(now, sizing.NotWonBack(move=move, **times))
@@ -208,12 +219,20 @@ def _grow(now: Situation, count: int) -> Decision:
 
 
 def _ready(now: Situation, growth: Growth, move: sizing.Move) -> tuple[float, Event]:
-    """When to resize, and why then: the later of two times, at most `growth.longest_wait_s` away."""
-    room = available_times(now.capacity, move.to)
+    """When to resize, and why then: the latest of three times."""
+    room = available_times(now.capacity, move.to, than=move.size)
     stayed_s = room.start_s + growth.wait_s(room.past_spells, now.now_s - room.start_s)
     more_may_come = now.useful(now.workers_max) > now.useful(now.usable)
     rises = rise_times(now.capacity) if more_may_come else ()
     settled_s = growth.settled_s(rises, room.start_s)
+    calm_s = now.forced.expected_from_s(growth.needed_s, now.now_s)
+    if calm_s > max(stayed_s, settled_s, now.now_s):
+        return calm_s, sizing.RestartsTooOften(
+            move=move,
+            wait_s=calm_s - now.now_s,
+            expected_s=now.forced.expected_s(now.now_s),
+            needed_s=growth.needed_s,
+        )
     if settled_s > max(stayed_s, now.now_s):
         return settled_s, sizing.MoreMayCome(move=move, wait_s=settled_s - now.now_s)
     too_short = sizing.StaysTooShort(

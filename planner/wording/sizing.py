@@ -99,6 +99,12 @@ def _stays_too_short(event: sizing.StaysTooShort) -> str:
     )
 
 
+@text_of.register
+def _restarts_too_often(event: sizing.RestartsTooOften) -> str:
+    expected = f"a loss or a notice is expected within {duration(event.expected_s)}, and restarts on all nodes anyway"
+    return f"{expected}. A resize pays after {duration(event.needed_s)}, so {_in(event.wait_s)}: {text_of(event.move)}"
+
+
 def _in(wait_s: float) -> str:
     return f"resize in {duration(wait_s)} if the room lasts"
 

@@ -105,6 +105,13 @@ SIZING = [
             f"10 s if the room lasts: {MOVED}"
         ),
     ),
+    (
+        sizing.RestartsTooOften(move=move(4, 8), wait_s=400.0, expected_s=500.0, needed_s=700.0),
+        (
+            "a loss or a notice is expected within 8 min, and restarts on all nodes anyway. A resize pays after "
+            f"12 min, so resize in 7 min if the room lasts: {MOVED}"
+        ),
+    ),
     (sizing.WorkersMax(most=4), "workers.max is 4"),
     (sizing.GlobalBatchUsedUp(samples=4), "a global batch of 4 samples has work for no more workers"),
     (sizing.NodesLeftOut(nodes=("n2",)), "node n2 is left out"),
