@@ -107,7 +107,10 @@ class ControllerContext:
 
     def usable(self, room: Mapping[str, int], now_s: float) -> Mapping[str, int]:
         """Room without the bad nodes, if that is enough for `workers.min`."""
-        good = {node: count for node, count in room.items() if not self.history.is_bad(node, now_s)}
+        bad = room.keys() & self.history.bad_nodes(now_s)
+        if not bad:
+            return room
+        good = {node: count for node, count in room.items() if node not in bad}
         return good if sum(good.values()) >= self.rules.workers.least else room
 
 

@@ -148,3 +148,10 @@ def test_short_steps_take_no_longer_to_simulate():
     """A day of steps of 10 ms, some million of them."""
     found = played("ours", capacity((0.0, 4), (12 * HOUR_S, 3), (24 * HOUR_S, 3)), step_s=0.01)
     assert found.steps > 1e6
+
+
+def test_long_steps_with_churn_keep_what_stock_keeps():
+    """Steps of 120 s, and a loss every 25 min: less would be kept by growing at each node that comes."""
+    rows = [(1500.0 * hour + second, nodes) for hour in range(24) for second, nodes in ((0, 8), (1200, 7))]
+    ours, stock = (played(policy, capacity(*rows, (36_000.0, 0)), step_s=120.0) for policy in ("ours", "stock"))
+    assert ours.useful_over_ideal >= stock.useful_over_ideal
