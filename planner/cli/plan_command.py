@@ -47,7 +47,7 @@ from planner.runner.commit_size import commit_size
 from planner.runner.job_argument import plans, read_job
 from planner.runner.memory import job_memory_here, ways_out_here
 from planner.runner.plan_rates import PlanRates, plan_rates
-from planner.wording.event_text import text_of
+from planner.wording.training import conversion_text
 
 if TYPE_CHECKING:
     from planner.cli.plan_cluster import OnCluster
@@ -315,7 +315,7 @@ def _heading(job: Job, *, has_lengths: bool) -> list[str]:
     first = f"{job.name}: global batch {batch.global_batch}, {_caps(job)} in a micro-batch"
     assumed = _ASSUMED if has_lengths else f"{_ASSUMED}. --lengths reads the data"
     by_length = [] if batch.max_tokens is None else [assumed]
-    return [first, *map(text_of, conversions(job)), *by_length]
+    return [first, *map(conversion_text, conversions(job)), *by_length]
 
 
 def _caps(job: Job) -> str:

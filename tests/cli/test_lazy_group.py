@@ -61,11 +61,23 @@ def test_the_overview_imports_no_command():
     assert {name for name in ours if name.startswith("planner.cli.")} == {"planner.cli.commands"}
 
 
+# What a plan without options does without. Each takes milliseconds of a command that takes a fraction of a second.
+NOT_OF_A_PLAN = {
+    "planner.base.memory_errors",
+    "planner.events.failures",
+    "planner.events.kinds",
+    "planner.events.outlook",
+    "planner.events.stopping",
+    "planner.wording.event_text",
+}
+
+
 @pytest.mark.process
 def test_a_plan_imports_its_own_command_alone(job):
     """It imports no library that it does not need."""
     loaded = loaded_by("plan", job)
     assert not {"torch", "ray", "numpy", "fsspec", "rich"} & loaded
+    assert not NOT_OF_A_PLAN & loaded
     assert {name for name in loaded if name.startswith("planner.cli.")} == {
         "planner.cli.commands",
         "planner.cli.counts",
