@@ -68,6 +68,16 @@ NOT_OF_A_PLAN = {
     "planner.events.kinds",
     "planner.events.outlook",
     "planner.events.stopping",
+    "planner.files.prices_file",
+    "planner.files.rates_file",
+    "planner.job.memory",
+    "planner.job.ways_out",
+    "planner.plan.rates",
+    "planner.report.cost_text",
+    "planner.report.length_table",
+    "planner.report.memory_text",
+    "planner.runner.memory",
+    "planner.runner.plan_rates",
     "planner.wording.event_text",
 }
 
