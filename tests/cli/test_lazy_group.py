@@ -64,10 +64,14 @@ def test_the_overview_imports_no_command():
 # What a plan without options does without. Each takes milliseconds of a command that takes a fraction of a second.
 NOT_OF_A_PLAN = {
     "planner.base.memory_errors",
+    "planner.cluster.nodes",
     "planner.events.failures",
     "planner.events.kinds",
     "planner.events.outlook",
     "planner.events.stopping",
+    "planner.files.cluster_file",
+    "planner.files.ec2_types",
+    "planner.files.kuberay",
     "planner.files.prices_file",
     "planner.files.rates_file",
     "planner.job.memory",
