@@ -12,8 +12,11 @@ from typing import Any, NamedTuple, Self
 from planner.elastic.mistakes import GaveUp, Mistake, why_final
 from planner.events.event import Event
 from planner.events.failures import GivesUp, Held, NodeLeftOut, WorkersFailed
-from planner.plan import FIRST_ROUND_S, BatchSizes, CapacityAt, ResizeCost, Speeds, make_plan
+from planner.plan import FIRST_ROUND_S, BatchSizes, make_plan
+from planner.plan.capacity_history import CapacityAt
+from planner.plan.growth import ResizeCost
 from planner.plan.lowered_caps import Caps
+from planner.plan.speed import Speeds
 
 _REMEMBERED_CHANGES = 256
 _REMEMBERED_STEPS = 20
