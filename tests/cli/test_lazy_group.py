@@ -68,6 +68,7 @@ NOT_OF_A_PLAN = {
     "planner.events.failures",
     "planner.events.kinds",
     "planner.events.outlook",
+    "planner.events.resuming",
     "planner.events.saves",
     "planner.events.sizing",
     "planner.events.stopping",
