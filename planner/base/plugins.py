@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from types import UnionType
 from typing import Any, ParamSpec, TypeVar
 
@@ -68,5 +68,14 @@ class Plugin:
 
 def installed(group: str) -> dict[str, Plugin]:
     """The plugins that installed packages declare in a group, by name, sorted. Imports none of them."""
-    found = entry_points(group=group)
+    return _by_name(entry_points(group=group))
+
+
+def installed_by_group() -> dict[str, dict[str, Plugin]]:
+    """As `installed`, for each group whose name begins with `planner.`. It reads all packages once, which takes ms."""
+    found = entry_points()
+    return {group: _by_name(found.select(group=group)) for group in found.groups if group.startswith("planner.")}
+
+
+def _by_name(found: EntryPoints) -> dict[str, Plugin]:
     return {name: Plugin(entries=tuple(found.select(name=name))) for name in sorted(found.names)}

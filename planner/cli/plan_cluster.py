@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from planner.base.text import enumerated
 from planner.cluster.reachable_counts import Mix, Reach
 from planner.errors import PlanError
-from planner.files import read_cluster
+from planner.files.cluster_file import read_cluster
 from planner.job import Job, workers_of
 from planner.plan.gpu_kinds import gpu_kind
 from planner.report.clusters import cluster_line, no_room, usable_groups

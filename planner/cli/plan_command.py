@@ -24,34 +24,23 @@ from planner.job.compute import ComputeRule, compute_rule
 from planner.job.step_schedule import conversions
 from planner.plan import Plan
 from planner.plan.commit_size import CommitSize, NotKnown
-from planner.plan.gpu_kinds import gpu_kind, has_kind
 from planner.plan.plan import Fit
 from planner.plan.surplus import advice
+from planner.report.auto_text import auto_note
 from planner.report.commit_text import commit_keys, plan_lines
 from planner.report.compute_text import compute_text, compute_value
-from planner.report.cost_text import Costs, cost_columns, cost_keys, cost_lines, plan_costs, surplus_lines
-from planner.report.length_table import length_keys, length_lines
-from planner.report.memory_text import (
-    PlanMemory,
-    auto_note,
-    memory_columns,
-    memory_keys,
-    memory_lines,
-    misfit,
-    plan_memory,
-    ways_text,
-)
-from planner.report.plan_table import Mixes, plan_json, plan_table
+from planner.report.plan_table import Column, Mixes, plan_json, plan_table
 from planner.report.text_columns import wrapped
 from planner.runner.commit_size import commit_size
 from planner.runner.job_argument import plans, read_job
-from planner.runner.memory import job_memory_here, ways_out_here
-from planner.runner.plan_rates import PlanRates, plan_rates
-from planner.wording.event_text import text_of
+from planner.wording.training import conversion_text
 
 if TYPE_CHECKING:
     from planner.cli.plan_cluster import OnCluster
+    from planner.report.cost_text import Costs
+    from planner.report.memory_text import PlanMemory
     from planner.runner.length_costs import OpenData, StepLengths
+    from planner.runner.plan_rates import PlanRates
 
 
 _ASSUMED = (
@@ -102,7 +91,7 @@ def plan(
     spec = read_job(job, set_ or [])
     asked = None if gpus is None else parse_counts(gpus)
     there = None if cluster is None else _on_cluster(cluster, spec, asked, gpu)
-    timed = None if rates is None else plan_rates(spec, rates, prices, gpu, _on_a_node(there), _gpu_of(there))
+    timed = None if rates is None else _timed(spec, rates, prices, gpu, there)
     data = _open_lengths(spec) if lengths else None
     found, memory = _rows(_Asked(job=spec, counts=asked, gpu=gpu, there=there, timed=timed, data=data))
     shown = _Shown(
@@ -112,7 +101,7 @@ def plan(
         size=commit_size(spec, may_build=False),
         storage_gbps=storage_gbps,
         timed=timed,
-        costs=None if timed is None else plan_costs(timed, found),
+        costs=None if timed is None else _costs(timed, found),
         by_length=None if data is None else _length_costs(spec, data, found),
         memory=memory,
     )
@@ -137,10 +126,15 @@ class _Shown:
     there: "OnCluster | None"
     size: CommitSize | NotKnown
     storage_gbps: float | None
-    timed: PlanRates | None
-    costs: Costs | None
+    timed: "PlanRates | None"
+    costs: "Costs | None"
     by_length: "StepLengths | None"
-    memory: PlanMemory | NotKnown | None
+    memory: "PlanMemory | NotKnown | None"
+
+    @property
+    def known_memory(self) -> "PlanMemory | None":
+        """What the rows need of a GPU. None if it is not known, or not asked for."""
+        return None if isinstance(self.memory, NotKnown) else self.memory
 
     @property
     def mixes(self) -> Mixes | None:
@@ -155,7 +149,7 @@ class _Shown:
     @property
     def row_facts(self) -> "_RowFacts":
         """What notes on rows depend on: tokens of each sample, if they are known and equal, and what fits."""
-        known = self.memory if isinstance(self.memory, PlanMemory) else None
+        known = self.known_memory
         return {
             "sample_tokens": self.job.data.sample_tokens(self.job.model),
             "fits": {} if known is None else known.kinds_of_fit,
@@ -178,32 +172,68 @@ def _on_a_node(there: "OnCluster | None") -> Mapping[int, int] | None:
 
 def _print(shown: _Shown, width: int | None) -> None:
     """Print the heading, the table and what is below it."""
-    spec, there, timed, costs = shown.job, shown.there, shown.timed, shown.costs
+    spec, there = shown.job, shown.there
     cluster = [] if there is None else [there.line, *filter(None, [there.gpu_line])]
     first = _heading(spec, has_lengths=shown.by_length is not None)
     heading = [*first, *cluster, f"compute: {compute_text(shown.compute)}"]
     typer.echo("\n".join(line for text in heading for line in wrapped(text, width)))
-    extra = [
-        *([] if timed is None or costs is None else cost_columns(timed, costs)),
-        *(memory_columns(shown.memory) if isinstance(shown.memory, PlanMemory) else []),
-    ]
-    header, *rows = plan_table(shown.plans, width, shown.mixes, extra=extra, **shown.row_facts)
+    header, *rows = plan_table(shown.plans, width, shown.mixes, extra=_more_columns(shown), **shown.row_facts)
     typer.echo()
     print_heading(header)
     typer.echo("\n".join(rows))
     typer.echo()
     counts = [plan.world_size for plan in shown.plans]
-    lines = [] if timed is None or costs is None else cost_lines(timed, shown.plans, costs)
-    of_memory = [] if shown.memory is None else memory_lines(shown.memory)
-    for text in [*lines, *of_memory, *plan_lines(spec, shown.size, counts, shown.storage_gbps, shown.on_a_node)]:
+    for text in [*_more_lines(shown), *plan_lines(spec, shown.size, counts, shown.storage_gbps, shown.on_a_node)]:
         typer.echo("\n".join(wrapped(text, width)))
     if shown.by_length is not None:
+        from planner.report.length_table import length_lines
+
         typer.echo("\n".join(["", *length_lines(shown.by_length, width)]))
     notes = () if there is None else there.notes
-    auto = auto_note(spec, has_gpu=shown.memory is not None, has_rates=timed is not None)
-    auto = "" if isinstance(shown.memory, PlanMemory) else auto
-    for note in filter(None, (auto, *surplus_lines(shown.plans, costs), _outside(spec, counts), *notes)):
+    auto = auto_note(spec, has_gpu=shown.memory is not None, has_rates=shown.timed is not None)
+    auto = auto if shown.known_memory is None else ""
+    for note in filter(None, (auto, _surplus(shown), _outside(spec, counts), *notes)):
         typer.echo("\n".join(["", *wrapped(note, width, later="")]))
+
+
+# Modules for rates, memory and lengths are imported only with their options: a plan without them takes less time.
+
+
+def _more_columns(shown: _Shown) -> list[Column]:
+    """The columns of seconds, dollars and memory."""
+    columns: list[Column] = []
+    if shown.timed is not None and shown.costs is not None:
+        from planner.report.cost_text import cost_columns
+
+        columns += cost_columns(shown.timed, shown.costs)
+    if shown.known_memory is not None:
+        from planner.report.memory_text import memory_columns
+
+        columns += memory_columns(shown.known_memory)
+    return columns
+
+
+def _more_lines(shown: _Shown) -> list[str]:
+    """Where seconds, dollars and memory come from."""
+    lines: list[str] = []
+    if shown.timed is not None and shown.costs is not None:
+        from planner.report.cost_text import cost_lines
+
+        lines += cost_lines(shown.timed, shown.plans, shown.costs)
+    if shown.memory is not None:
+        from planner.report.memory_text import memory_lines
+
+        lines += memory_lines(shown.memory)
+    return lines
+
+
+def _surplus(shown: _Shown) -> str:
+    """What is best done with more GPUs than the batch can feed, for the greatest such count. Else empty."""
+    if shown.costs is None:
+        return advice(max(shown.plans, key=lambda each: each.world_size))
+    from planner.report.cost_text import surplus_line
+
+    return surplus_line(shown.plans, shown.costs)
 
 
 def _more_keys(shown: _Shown, plan: Plan) -> dict[str, object]:
@@ -213,10 +243,26 @@ def _more_keys(shown: _Shown, plan: Plan) -> dict[str, object]:
         "compute": compute_value(shown.compute),
         **commit_keys(shown.size, size, shown.storage_gbps, most),
         "surplus": advice(plan),
-        **({} if shown.by_length is None else length_keys(shown.by_length, size)),
-        **({} if shown.costs is None else cost_keys(shown.costs[size])),
-        **({} if shown.memory is None else memory_keys(shown.memory, size)),
+        **_optional_keys(shown, size),
     }
+
+
+def _optional_keys(shown: _Shown, size: int) -> dict[str, object]:
+    """The keys about one world size of lengths, seconds, dollars and memory."""
+    keys: dict[str, object] = {}
+    if shown.by_length is not None:
+        from planner.report.length_table import length_keys
+
+        keys |= length_keys(shown.by_length, size)
+    if shown.costs is not None:
+        from planner.report.cost_text import cost_keys
+
+        keys |= cost_keys(shown.costs[size])
+    if shown.memory is not None:
+        from planner.report.memory_text import memory_keys
+
+        keys |= memory_keys(shown.memory, size)
+    return keys
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,61 +274,44 @@ class _Asked:
     """that the user names"""
     gpu: str | None
     there: "OnCluster | None"
-    timed: PlanRates | None
+    timed: "PlanRates | None"
     data: "OpenData | None"
 
 
-def _rows(asked: _Asked) -> tuple[list[Plan], PlanMemory | NotKnown | None]:
+def _rows(asked: _Asked) -> "tuple[list[Plan], PlanMemory | NotKnown | None]":
     """A plan for each row, and what it needs of a GPU. With an `auto` cap, it has what fits, or what rates say.
 
-    With data, that is for its longest sample. A price list may name GPUs that planner does not know. Their memory is
-    not known then.
+    With data, that is for its longest sample.
 
     Raises:
         UserError: a cap is `auto`, and nothing fits into the GPU that the user names.
     """
-    job, there, timed = asked.job, asked.there, asked.timed
-    # The prices of a memory such as 24g are of one GPU, which may have a little less. Its memory counts.
-    gpu = timed.priced_gpu or asked.gpu if timed is not None else asked.gpu
-    found = plans(job, asked.counts if there is None else there.counts)
+    job, timed = asked.job, asked.timed
+    found = plans(job, asked.counts if asked.there is None else asked.there.counts)
     if timed is not None and job.batch.auto_cap:
         longest = 0 if asked.data is None else asked.data.longest(job)
         found = [timed.found(plan, job.batch.auto_cap, longest or 1) for plan in found]
-    memory: PlanMemory | NotKnown | None = None
-    if gpu is not None and timed is not None and timed.offers and not has_kind(gpu):
-        why = f"planner does not know the GPU {gpu}. Use its memory, such as --gpu 24g, with a list of this GPU alone"
-        memory = NotKnown(reason=why)
-    elif gpu is not None:
-        memory = _tried(job, found, gpu, asked.data)
-    elif there is not None and there.gpu:
-        memory = _memory(job, found, there.gpu, asked.data)
-    return (list(memory.plans) if isinstance(memory, PlanMemory) else found), memory
+    memory = _memory(asked, found)
+    return (found if memory is None or isinstance(memory, NotKnown) else list(memory.plans)), memory
 
 
-def _memory(job: Job, found: list[Plan], gpu: str, data: "OpenData | None") -> PlanMemory | NotKnown:
-    """What each row needs of a GPU. With data, its longest sample counts."""
-    kind = gpu_kind(gpu)
-    memory = job_memory_here(job, "cuda", _tell, longest=None if data is None else data.longest(job))
-    return memory if isinstance(memory, NotKnown) else plan_memory(job, memory, found, kind)
-
-
-def _tried(job: Job, found: list[Plan], gpu: str, data: "OpenData | None") -> PlanMemory | NotKnown:
-    """And what to change if no row fits.
+def _memory(asked: _Asked, found: list[Plan]) -> "PlanMemory | NotKnown | None":
+    """What each row needs of the GPU that the user or the cluster's file names. None without a GPU.
 
     Raises:
-        UserError: a cap is `auto`, and nothing fits.
+        UserError: a cap is `auto`, and nothing fits into the GPU that the user names.
     """
-    rows = _memory(job, found, gpu, data)
-    if isinstance(rows, NotKnown) or (wrong := misfit(job, rows)) is None:
-        return rows
-    rows = replace(rows, ways=ways_out_here(wrong, rows.of_job, _tell))
-    if rows.refused and rows.ways is not None:
-        raise UserError(f"batch.{job.batch.auto_cap} auto: {rows.refused}. {ways_text(rows.ways)}")
-    return rows
+    of_cluster, timed = "" if asked.there is None else asked.there.gpu, asked.timed
+    # The prices of a memory such as 24g are of one GPU, which may have a little less. Its memory counts.
+    gpu = timed.priced_gpu or asked.gpu if timed is not None else asked.gpu
+    if gpu is None and not of_cluster:
+        return None
+    from planner.cli.plan_memory import memory_of, memory_of_named
 
-
-def _tell(text: str) -> None:
-    typer.echo(text, err=True)
+    if gpu is None:
+        return memory_of(asked.job, found, of_cluster, asked.data)
+    has_prices = timed is not None and bool(timed.offers)
+    return memory_of_named(asked.job, found, gpu, asked.data, has_prices=has_prices)
 
 
 def _require_rates(rates: str | None, prices: str | None) -> None:
@@ -293,6 +322,19 @@ def _require_rates(rates: str | None, prices: str | None) -> None:
     """
     if prices is not None and rates is None:
         raise UserError("--prices needs seconds per step. Write --rates with a file that planner fit RUN wrote")
+
+
+def _timed(job: Job, rates: str, prices: str | None, gpu: str | None, there: "OnCluster | None") -> "PlanRates":
+    """What the files of rates and prices say for the job."""
+    from planner.runner.plan_rates import plan_rates
+
+    return plan_rates(job, rates, prices, gpu, _on_a_node(there), _gpu_of(there))
+
+
+def _costs(timed: "PlanRates", found: list[Plan]) -> "Costs":
+    from planner.report.cost_text import plan_costs
+
+    return plan_costs(timed, found)
 
 
 def _open_lengths(job: Job) -> "OpenData":
@@ -322,7 +364,7 @@ def _heading(job: Job, *, has_lengths: bool) -> list[str]:
     first = f"{job.name}: global batch {batch.global_batch}, {_caps(job)} in a micro-batch"
     assumed = _ASSUMED if has_lengths else f"{_ASSUMED}. --lengths reads the data"
     by_length = [] if batch.max_tokens is None else [assumed]
-    return [first, *map(text_of, conversions(job)), *by_length]
+    return [first, *map(conversion_text, conversions(job)), *by_length]
 
 
 def _caps(job: Job) -> str:

@@ -34,7 +34,8 @@ from planner.errors import ClusterLost, PlanError, RunError, StoreError, Trainin
 from planner.events.failures import ControllerDied, ControllerReplaced
 from planner.job import HfModel, Job, batch_sizes, workers_of
 from planner.local_cluster.environment import START_TIMEOUT, driver_environment, token_environment
-from planner.plan import FIRST_COLLECTIVES_S, KEPT_PROCESSES, NEW_PROCESSES, ResizeCost
+from planner.plan import FIRST_COLLECTIVES_S
+from planner.plan.growth import KEPT_PROCESSES, NEW_PROCESSES, ResizeCost
 from planner.plan.lowered_caps import LoweredCaps
 from planner.provenance.identity import recorded_plan
 from planner.store.commit_names import commit_of

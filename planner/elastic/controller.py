@@ -25,7 +25,8 @@ from planner.events.failures import MemoryLost, OutOfMemory, Unplaced
 from planner.events.outlook import StopsWithoutGroup
 from planner.events.sizing import Resized
 from planner.events.stopping import HeldStepLost
-from planner.plan import ResizeCost, first_collectives_s
+from planner.plan import first_collectives_s
+from planner.plan.growth import ResizeCost
 from planner.plan.lowered_caps import LoweredCaps
 
 

@@ -13,9 +13,12 @@ from planner.elastic.mistakes import GaveUp, Mistake, why_final
 from planner.elastic.node_ages import NodeAges
 from planner.events.event import Event
 from planner.events.failures import GivesUp, Held, NodeLeftOut, WorkersFailed
-from planner.plan import FIRST_ROUND_S, BatchSizes, CapacityAt, ResizeCost, Speeds, make_plan
+from planner.plan import FIRST_ROUND_S, BatchSizes, make_plan
+from planner.plan.capacity_history import CapacityAt
 from planner.plan.forced_restarts import ForcedRestarts
+from planner.plan.growth import ResizeCost
 from planner.plan.lowered_caps import Caps
+from planner.plan.speed import Speeds
 
 _REMEMBERED_CHANGES = 256
 _REMEMBERED_STEPS = 20

@@ -11,7 +11,7 @@ from planner.elastic.states import ControllerContext, Running
 from planner.elastic.view import View
 from planner.events.event import Event
 from planner.events.sizing import GlobalBatchUsedUp, NodesLeftOut, OnHold, PlacesUnused, WorkersMax
-from planner.plan import Decision
+from planner.plan.revise import Decision
 
 
 def key_of(found: PlacesUnused) -> ReasonKey:

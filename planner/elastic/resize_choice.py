@@ -3,8 +3,10 @@
 from planner.elastic.group import Group
 from planner.elastic.states import ControllerContext, Running
 from planner.events.sizing import UsesEveryNode
-from planner.plan import Decision, Situation, Speeds, make_plan, revise
+from planner.plan import make_plan
 from planner.plan.forced_restarts import NONE_FORCED
+from planner.plan.revise import Decision, Situation, revise
+from planner.plan.speed import Speeds
 
 # Newcomers that are not ready by then are called off. The next ones get twice as long: some machines first have to
 # tokenize a data set, and on others another process holds the place.

@@ -11,8 +11,9 @@ from planner.elastic.memory import MemoryState
 from planner.elastic.pause import NotAResize, Pause
 from planner.elastic.view import View
 from planner.events.event import Event
-from planner.plan import BatchSizes, WorkerRange, useful_workers
+from planner.plan import BatchSizes, WorkerRange
 from planner.plan.lowered_caps import lowered_sizes
+from planner.plan.revise import useful_workers
 
 
 @dataclass(frozen=True, kw_only=True)

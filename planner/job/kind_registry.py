@@ -22,7 +22,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from planner.base.plugins import Plugin, installed
+from planner.base.plugins import Plugin, installed_by_group
 from planner.errors import PlannerError, UserError
 from planner.job.section import Section
 
@@ -45,9 +45,9 @@ Spec = TypeVar("Spec", bound=KindSpec)
 
 
 @cache
-def packages(group: str) -> Mapping[str, Plugin]:
-    """The plugins that installed packages declare in a group, by kind. Read once in a process."""
-    return installed(group)
+def packages() -> Mapping[str, Mapping[str, Plugin]]:
+    """The plugins that installed packages declare, by group and kind. Read once in a process."""
+    return installed_by_group()
 
 
 class KindRegistry(Generic[Spec]):
@@ -74,7 +74,7 @@ class KindRegistry(Generic[Spec]):
         Raises:
             UserError: no such kind is installed, or its package cannot be used.
         """
-        plugin = packages(self.group).get(kind)
+        plugin = self._packages().get(kind)
         if plugin is None and kind in self.ours:
             return self.ours[kind]
         if plugin is None:
@@ -120,7 +120,10 @@ class KindRegistry(Generic[Spec]):
 
     def kinds(self) -> tuple[str, ...]:
         """The names of all kinds: planner's own, then those of installed packages. Imports none of them."""
-        return (*self.ours, *(kind for kind in packages(self.group) if kind not in self.ours))
+        return (*self.ours, *(kind for kind in self._packages() if kind not in self.ours))
+
+    def _packages(self) -> Mapping[str, Plugin]:
+        return packages().get(self.group, {})
 
     def _loaded(self, kind: str, plugin: Plugin) -> Spec:
         """The spec that a package declares for a kind.
@@ -144,7 +147,7 @@ class KindRegistry(Generic[Spec]):
             UserError: the kind's package cannot be used, or its validator raised what pydantic does not expect.
         """
         kind = value.get("kind") if isinstance(value, Mapping) else getattr(value, "kind", None)
-        if not isinstance(kind, str) or kind not in packages(self.group):
+        if not isinstance(kind, str) or kind not in self._packages():
             return ours(value)
         # Within a union, an error's location names the kind, as it does for planner's own kinds.
         first = next(iter(self.ours.values()))
@@ -154,7 +157,7 @@ class KindRegistry(Generic[Spec]):
         except (PlannerError, ValidationError):
             raise
         except Exception as error:  # a package's validator may raise anything
-            raise self._unavailable(str(packages(self.group)[kind].failed(error))) from error
+            raise self._unavailable(str(self._packages()[kind].failed(error))) from error
 
 
 class KindField(Generic[Spec]):

@@ -7,12 +7,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from planner.events.resuming import ScheduleMoved
 from planner.events.training import DurationConverted, SamplesRepeat
 from planner.job import Job, OwnOptimizer, Schedule, Train
 from planner.job.duration import Duration, RunLength, in_steps, is_convertible, parse
+
+if TYPE_CHECKING:
+    from planner.events.resuming import ScheduleMoved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +144,7 @@ def _shape(schedule: Schedule, progress: float) -> float:
     return 1.0
 
 
-def moved_schedule(before: Job, now: Job, num_samples: int, step: int, planned_steps: int) -> ScheduleMoved | None:
+def moved_schedule(before: Job, now: Job, num_samples: int, step: int, planned_steps: int) -> "ScheduleMoved | None":
     """What another number of steps does to the learning rate of the next step. None if a resume changes nothing.
 
     Args:
@@ -167,6 +169,8 @@ def moved_schedule(before: Job, now: Job, num_samples: int, step: int, planned_s
     new = learning_rate(now.train, min(step, length.total_steps - 1), length)
     if length.total_steps == planned_steps or old == new:
         return None
+    from planner.events.resuming import ScheduleMoved  # only a resume needs the kinds of that module
+
     return ScheduleMoved(
         schedule=now.train.schedule.kind,
         end_step=length.total_steps,

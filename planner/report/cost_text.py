@@ -140,18 +140,15 @@ def _price_lines(plans: Sequence[Plan], costs: Costs) -> list[str]:
     return lines
 
 
-def surplus_lines(plans: Sequence[Plan], costs: Costs | None) -> list[str]:
-    """What is best done with more GPUs than the batch can feed: a sentence for the greatest such count."""
+def surplus_line(plans: Sequence[Plan], costs: Costs) -> str:
+    """What is best done with more GPUs than the batch can feed, for the greatest such count. Else empty."""
     plan = max(plans, key=lambda each: each.world_size)
-    if not plan.workers_idle:
-        return []
     fewer = plan.fewest_workers_as_fast
-    if costs is None or fewer not in costs:
-        return [advice(plan)]
+    if not plan.workers_idle or fewer not in costs:
+        return advice(plan)
     ours, theirs = costs[plan.world_size], costs[fewer]
     text = advice(plan, ours.step_s, theirs.step_s)
-    saved = _saved(ours.rents, theirs.rents)
-    return [f"{text}{saved}"]
+    return f"{text}{_saved(ours.rents, theirs.rents)}"
 
 
 def _saved(ours: Mapping[Market, Rent], fewer: Mapping[Market, Rent]) -> str:

@@ -9,9 +9,9 @@ from planner.job.gradient import GradientRule, gradient_rule, placement_text
 from planner.job.step_schedule import conversions
 from planner.job.tracking import Tracking
 from planner.plan.commit_size import NotKnown
+from planner.report.auto_text import auto_note
 from planner.report.commit_text import commit_keys, dry_run_lines
 from planner.report.compute_text import compute_text, compute_value
-from planner.report.memory_text import auto_note
 from planner.report.plan_table import plan_object, plan_table
 from planner.report.text_columns import hanging
 from planner.runner.dry_run import Forecast

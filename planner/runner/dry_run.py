@@ -8,8 +8,9 @@ from planner.dispatch import connection, launch
 from planner.dispatch.resources import alive_nodes
 from planner.job import Job, batch_sizes, workers_of
 from planner.job.compute import ComputeRule, compute_rule
-from planner.plan import Plan, make_plan, useful_workers, workers_on_node
+from planner.plan import Plan, make_plan, workers_on_node
 from planner.plan.commit_size import COPIES, CommitSize, NotKnown, most_copies
+from planner.plan.revise import useful_workers
 from planner.runner.commit_size import commit_size
 from planner.runner.execute import resource_warning
 from planner.runner.local import LocalShape

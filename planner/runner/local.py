@@ -12,7 +12,7 @@ from planner.job import Job, Workers, batch_sizes, workers_of
 from planner.job.compute import gpus_alone
 from planner.job.resource_names import hint
 from planner.local_cluster.embedded import EmbeddedCluster, NodeShape
-from planner.plan import useful_workers
+from planner.plan.revise import useful_workers
 from planner.runner.display import Progressing, Say, no_progress
 
 MOST_NODES = 64

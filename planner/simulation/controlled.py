@@ -8,7 +8,7 @@ from planner.elastic.controller import ElasticController
 from planner.elastic.states import Rules
 from planner.elastic.view import Act, View
 from planner.events.failures import WorkerDied
-from planner.plan import KEPT_PROCESSES
+from planner.plan.growth import KEPT_PROCESSES
 from planner.simulation.engine import Run
 from planner.simulation.world import Speed, ideal_steps
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from planner.events.event import Event
-from planner.plan import checkpoint_interval
+from planner.plan.interval import checkpoint_interval
 from planner.simulation.lives import Lives
 from planner.simulation.outcome import Change, Outcome
 from planner.simulation.world import Costs, Speed, ideal_steps

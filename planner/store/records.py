@@ -21,7 +21,8 @@ from pydantic import (
 from planner.base.format_versions import STORED, refusal
 from planner.base.json_text import NoJson, json_object
 from planner.errors import NewerFormat, StoreError
-from planner.events.event import Event, event_of
+from planner.events.event import Event
+from planner.events.kinds import event_of
 from planner.plan.lowered_caps import Caps, LoweredCap
 from planner.plan.plan import canonical_mode
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from planner.events.event import KINDS
+from planner.events.kinds import KINDS
 from planner.store.records import (
     CommitRecord,
     EvalRecord,

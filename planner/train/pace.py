@@ -7,7 +7,7 @@ from collections.abc import Callable
 from statistics import median
 
 from planner.events.saves import CommitInterval, MeasuredInterval
-from planner.plan import checkpoint_interval
+from planner.plan.interval import checkpoint_interval
 from planner.story.earlier import EarlierGenerations
 
 # When to commit first in a run. The formula needs the time of a save, which only that commit shows. Losing 10 s of work

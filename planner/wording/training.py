@@ -26,12 +26,17 @@ def _samples_repeat(event: training.SamplesRepeat) -> str:
     return f"data: {repeat_text(event)}"
 
 
-@text_of.register
-def _duration_converted(event: training.DurationConverted) -> str:
+def conversion_text(event: training.DurationConverted) -> str:
+    """A duration as the job has it, and in steps."""
     given = f"{event.duration} {event.given}"
     if event.steps is None or event.examples is None:
         return f"{given}, in steps once the data is open"
     return f"{given} = {counted(event.steps, 'step')} ({counted(event.examples, 'example')})"
+
+
+@text_of.register
+def _duration_converted(event: training.DurationConverted) -> str:
+    return conversion_text(event)
 
 
 def adapters_text(event: training.AdaptersPlaced) -> str:

@@ -3,7 +3,7 @@
 import pytest
 from plugin_package import install
 
-from planner.base.plugins import installed
+from planner.base.plugins import installed, installed_by_group
 from planner.errors import PlannerError
 
 GROUP = "planner.tests"
@@ -21,6 +21,15 @@ def test_an_entry_point_is_found_by_its_name(site):
     assert {name: plugin.load() for name, plugin in installed(GROUP).items()} == {"one": 1, "two": 2}
     assert list(installed(GROUP)) == ["one", "two"]
     assert not installed("planner.others")
+
+
+def test_all_groups_of_planner_are_found_at_once(site):
+    """Each as it is found alone. Groups of other systems are not there."""
+    install(site, GROUP, {"two": "added_numbers:TWO", "one": "added_numbers:ONE"}, {"added_numbers": "ONE, TWO = 1, 2"})
+    found = installed_by_group()
+    assert found[GROUP] == installed(GROUP)
+    assert list(found[GROUP]) == ["one", "two"]
+    assert all(group.startswith("planner.") for group in found)
 
 
 @pytest.mark.parametrize(

@@ -61,11 +61,46 @@ def test_the_overview_imports_no_command():
     assert {name for name in ours if name.startswith("planner.cli.")} == {"planner.cli.commands"}
 
 
+# What a plan without options does without. Each takes milliseconds of a command that takes a fraction of a second.
+NOT_OF_A_PLAN = {
+    "planner.base.memory_errors",
+    "planner.cluster.nodes",
+    "planner.events.failures",
+    "planner.events.kinds",
+    "planner.events.outlook",
+    "planner.events.resuming",
+    "planner.events.saves",
+    "planner.events.sizing",
+    "planner.events.stopping",
+    "planner.files.cluster_file",
+    "planner.files.ec2_types",
+    "planner.files.kuberay",
+    "planner.files.prices_file",
+    "planner.files.rates_file",
+    "planner.job.memory",
+    "planner.job.ways_out",
+    "planner.plan.capacity_history",
+    "planner.plan.growth",
+    "planner.plan.interval",
+    "planner.plan.rates",
+    "planner.plan.revise",
+    "planner.plan.speed",
+    "planner.plan.step_time",
+    "planner.report.cost_text",
+    "planner.report.length_table",
+    "planner.report.memory_text",
+    "planner.runner.memory",
+    "planner.runner.plan_rates",
+    "planner.wording.event_text",
+}
+
+
 @pytest.mark.process
 def test_a_plan_imports_its_own_command_alone(job):
     """It imports no library that it does not need."""
     loaded = loaded_by("plan", job)
     assert not {"torch", "ray", "numpy", "fsspec", "rich"} & loaded
+    assert not NOT_OF_A_PLAN & loaded
     assert {name for name in loaded if name.startswith("planner.cli.")} == {
         "planner.cli.commands",
         "planner.cli.counts",

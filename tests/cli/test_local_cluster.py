@@ -5,7 +5,7 @@ import pytest
 from planner.errors import UserError
 from planner.files import read_job
 from planner.job import batch_sizes, workers_of
-from planner.plan import useful_workers
+from planner.plan.revise import useful_workers
 from planner.runner import local
 from planner.runner.local import MOST_NODES, local_cluster
 

@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 from planner.elastic.controller import ElasticController
 from planner.elastic.states import Rules
-from planner.plan import BatchSizes, ResizeCost, WorkerRange
+from planner.plan import BatchSizes, WorkerRange
+from planner.plan.growth import ResizeCost
 from planner.plan.lowered_caps import Caps, LoweredCaps
 
 

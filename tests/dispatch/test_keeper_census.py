@@ -16,7 +16,8 @@ from planner.elastic.view import View
 from planner.job import Job
 from planner.keeper.addresses import Address, Keepers
 from planner.keeper.client import KeeperClient
-from planner.plan import BatchSizes, ResizeCost, WorkerRange
+from planner.plan import BatchSizes, WorkerRange
+from planner.plan.growth import ResizeCost
 
 PLACES = dict.fromkeys("abc", NodePlace(host="127.0.0.1", num_nodes=3))
 

@@ -11,8 +11,8 @@ from planted_memory import ASKED_BYTES, PLACES, plant, planted_hooks, raised
 from verifiers import run_script
 
 from planner.errors import TrainingFailed
-from planner.events.event import event_of
 from planner.events.failures import CapLowered
+from planner.events.kinds import event_of
 from planner.job import Job
 from planner.plan.lowered_caps import Caps, LoweredCaps
 from planner.provenance.audit import audit

@@ -7,7 +7,8 @@ from message import Message
 from planner.elastic.controller import ElasticController
 from planner.elastic.states import Rules
 from planner.elastic.view import View
-from planner.plan import BatchSizes, ResizeCost, WorkerRange, make_plan
+from planner.plan import BatchSizes, WorkerRange, make_plan
+from planner.plan.growth import ResizeCost
 
 TICK_S = 0.25
 DIED = Message(text="it died")

@@ -23,7 +23,7 @@ from planner.events.stopping import (
     NotParked,
     WaitsForRoom,
 )
-from planner.plan import ResizeCost
+from planner.plan.growth import ResizeCost
 
 BOOM = Message(text="boom")
 

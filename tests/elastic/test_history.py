@@ -3,7 +3,8 @@
 import pytest
 
 from planner.elastic.history import History
-from planner.plan import BatchSizes, ResizeCost, make_plan
+from planner.plan import BatchSizes, make_plan
+from planner.plan.growth import ResizeCost
 from planner.plan.lowered_caps import Caps
 
 SIZES = BatchSizes(global_batch=64, max_micro=8)

@@ -12,7 +12,8 @@ from planner.elastic.group import Group, hang, is_hung, silence_limit_s, start_l
 from planner.elastic.history import History
 from planner.elastic.pause import NotAResize
 from planner.events.failures import WorkersFailed
-from planner.plan import BatchSizes, ResizeCost, first_collectives_s, make_plan
+from planner.plan import BatchSizes, first_collectives_s, make_plan
+from planner.plan.growth import ResizeCost
 
 MINUTE_S = 60.0
 ROUND_AT_8_S, ROUND_AT_4_S = 50 * MINUTE_S, 100 * MINUTE_S

@@ -2,8 +2,9 @@
 
 from planner.elastic.history import History
 from planner.elastic.node_ages import NodeAges
-from planner.plan import BatchSizes, ResizeCost
+from planner.plan import BatchSizes
 from planner.plan.forced_restarts import ForcedRestarts
+from planner.plan.growth import ResizeCost
 
 
 def room(*names, workers=1):

@@ -9,7 +9,8 @@ from planner.elastic.view import View
 from planner.events.failures import NodesLost, WorkersFailed
 from planner.events.sizing import PlacesUnused
 from planner.events.stopping import WaitsForRoom
-from planner.plan import BatchSizes, ResizeCost, WorkerRange
+from planner.plan import BatchSizes, WorkerRange
+from planner.plan.growth import ResizeCost
 
 DIED = Message(text="it died")
 

@@ -9,7 +9,8 @@ from planner.elastic.controller import ElasticController
 from planner.elastic.mistakes import GaveUp
 from planner.elastic.states import Rules
 from planner.events.failures import CapLowered, NodeLeftOut, OutOfMemory, StopsForMemory, WorkersFailed
-from planner.plan import BatchSizes, ResizeCost, WorkerRange
+from planner.plan import BatchSizes, WorkerRange
+from planner.plan.growth import ResizeCost
 from planner.plan.lowered_caps import Caps, LoweredCap, LoweredCaps, least_caps
 
 IN_A_MICRO_BATCH = ("forward", "loss", "backward", "evaluation")

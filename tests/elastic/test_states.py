@@ -23,7 +23,8 @@ from planner.elastic.states import Ending, Idle, Rules, Running, State, Stopping
 from planner.elastic.step import step
 from planner.elastic.view import Act, View
 from planner.events.failures import OutOfMemory
-from planner.plan import BatchSizes, ResizeCost, WorkerRange, make_plan
+from planner.plan import BatchSizes, WorkerRange, make_plan
+from planner.plan.growth import ResizeCost
 from planner.plan.lowered_caps import least_caps
 
 NODES = [f"n{i}" for i in range(8)]

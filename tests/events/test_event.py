@@ -5,7 +5,8 @@ from typing import Literal
 
 import pytest
 
-from planner.events.event import KINDS, Event, event_of, facts_of
+from planner.events.event import Event, facts_of
+from planner.events.kinds import KINDS, event_of
 
 
 class Inner(Event, name="test-inner"):

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from message import Message
 
-from planner.events.event import KINDS, Event, event_of, facts_of
+from planner.events.event import Event, facts_of
+from planner.events.kinds import KINDS, event_of
 from planner.wording.event_text import text_of
 
 # Tests have kinds of their own.

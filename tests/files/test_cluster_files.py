@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from planner.cluster.nodes import Cluster, NodeGroup
 from planner.errors import ClusterError
-from planner.files import read_cluster
+from planner.files.cluster_file import read_cluster
 from planner.files.cluster_section import CheckedMapping
 from planner.files.ec2_types import known_resources
 from planner.files.quantities import amount, check_limits

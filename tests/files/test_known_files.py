@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from planner.errors import ClusterError, JobError, RecipeError, StoreError
-from planner.files import read_cluster
+from planner.files.cluster_file import read_cluster
 from planner.files.known_files import known_file
 from planner.recipes import read_recipe
 from planner.runner.job_argument import read_job

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from planner.cluster.nodes import NodeGpu
-from planner.files import read_cluster
+from planner.files.cluster_file import read_cluster
 from planner.files.ec2_types import known_resources
 from planner.files.node_gpus import ray_up_gpu
 from planner.plan.gpu_kinds import gpu_kind

@@ -4,7 +4,8 @@ import pytest
 import yaml
 
 from planner.errors import PlannerError
-from planner.files import read_cluster, read_job
+from planner.files import read_job
+from planner.files.cluster_file import read_cluster
 from planner.recipes.read import read_recipe
 
 TAGS = [

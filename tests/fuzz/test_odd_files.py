@@ -16,7 +16,8 @@ from planner.data.job_folders import JobFolders, check_here
 from planner.data.model_folder import ModelFolder
 from planner.data.open import open_dataset
 from planner.errors import ClusterError, DataError, JobError, PlannerError, RecipeError, StoreError, UserError
-from planner.files import read_cluster, read_job
+from planner.files import read_job
+from planner.files.cluster_file import read_cluster
 from planner.job import Job
 from planner.recipes import RecipeOptions, read_recipe
 from planner.store.run_folder import RunFolder

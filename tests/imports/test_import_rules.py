@@ -236,7 +236,7 @@ def test_the_plan_room_needs_the_standard_library_alone():
     assert {module for module in modules() if room_of(module) == "plan"} <= loaded
     assert {name.partition(".")[0] for name in loaded} <= {"planner", *STANDARD}
     ours = {room_of(name) for name in loaded if name.partition(".")[0] == "planner"}
-    assert ours == {"planner", "plan", "events", "errors", "base"}
+    assert ours == {"planner", "plan", "events", "errors"}
 
 
 def test_the_figures_are_of_this_package():

@@ -9,9 +9,11 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from planner.events.sizing import UsesAll
-from planner.plan import CapacityAt, Decision, ResizeCost, Situation, Speeds, revise
-from planner.plan.growth import Growth
+from planner.plan.capacity_history import CapacityAt
+from planner.plan.growth import Growth, ResizeCost
 from planner.plan.layout import Balanced
+from planner.plan.revise import Decision, Situation, revise
+from planner.plan.speed import Speeds
 
 IN_PLACE = ResizeCost(grow_s=1.4, shrink_s=1.0)
 NEW_PROCESSES = ResizeCost(grow_s=8.0, shrink_s=8.0)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from planner.plan import checkpoint_interval
+from planner.plan.interval import checkpoint_interval
 
 numbers = {
     "save_s": st.floats(0, 600),

@@ -8,17 +8,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from planner.events import sizing
-from planner.plan import (
-    NEW_PROCESSES,
-    CapacityAt,
-    ResizeCost,
-    Situation,
-    Speeds,
-    revise,
-    worth_asking,
-)
+from planner.plan.capacity_history import CapacityAt
 from planner.plan.forced_restarts import ForcedRestarts
+from planner.plan.growth import NEW_PROCESSES, ResizeCost
 from planner.plan.layout import LAYOUTS, Balanced
+from planner.plan.revise import Situation, revise, worth_asking
+from planner.plan.speed import Speeds
 
 COST = ResizeCost(grow_s=1.4, shrink_s=1.0)
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from planner.plan import BatchSizes, Speeds, make_plan
+from planner.plan import BatchSizes, make_plan
+from planner.plan.speed import Speeds
 
 step_times = st.floats(1e-3, 1e3)
 measured = st.dictionaries(st.integers(1, 64), step_times, max_size=6)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.plan import BatchSizes, Speeds, make_plan
+from planner.plan import BatchSizes, make_plan
+from planner.plan.speed import Speeds
 from planner.plan.step_time import NOTHING, MeasuredSize, StepModel, Term, Traffic, compute_by_flops, fit, rounds_of
 
 seconds = st.floats(1e-4, 10)

@@ -14,12 +14,12 @@ from planner.elastic.pause import NotAResize
 from planner.plan import (
     FIRST_COLLECTIVES_S,
     BatchSizes,
-    ResizeCost,
     first_collectives_s,
     longest_collective_s,
     longest_silence_s,
     longest_unanswered_s,
 )
+from planner.plan.growth import ResizeCost
 from planner.train import world as worlds
 from planner.train.collective_timeout import CollectiveTimeout
 from planner.train.hooks import Hooks

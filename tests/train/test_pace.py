@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.events.saves import CommitInterval
-from planner.plan import checkpoint_interval
+from planner.plan.interval import checkpoint_interval
 from planner.story.earlier import EarlierGenerations
 from planner.train.pace import FIRST_COMMIT_S, MOST_WORK_S, EverySteps, MeasuredPace
 

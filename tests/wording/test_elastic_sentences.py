@@ -6,7 +6,8 @@ import pytest
 from message import Message
 
 from planner.events import failures, outlook, sizing, stopping
-from planner.events.event import KINDS, Event
+from planner.events.event import Event
+from planner.events.kinds import KINDS
 from planner.wording.event_text import text_of, text_of_all
 
 
