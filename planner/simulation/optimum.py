@@ -9,6 +9,9 @@ from planner.simulation.lives import Lives
 from planner.simulation.outcome import Change, Outcome
 from planner.simulation.world import Costs, Speed, ideal_steps
 
+# A smaller part of the trace is the rounding of sums, which may be below 0.
+_ROUNDING = 1e-9
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Segment:
@@ -84,7 +87,7 @@ def optimum(lives: Lives, speed: Speed, costs: Costs) -> Outcome:
                 best.reach(i, j, 0.0, None)
             if rate <= 0:
                 break
-    return _outcome("optimum", best, lives, speed, losses=0)
+    return _outcome("optimum", best, lives, speed, costs, losses=0)
 
 
 def fair_optimum(lives: Lives, speed: Speed, costs: Costs) -> Outcome:
@@ -128,16 +131,17 @@ def fair_optimum(lives: Lives, speed: Speed, costs: Costs) -> Outcome:
             best.reach(i, j, useful_s * speed.best(nodes), segment if useful_s and speed.best(nodes) else None)
             if is_loss:
                 break
-    return _outcome("fair", best, lives, speed, losses=num_bare)
+    return _outcome("fair", best, lives, speed, costs, losses=num_bare)
 
 
-def _outcome(policy: str, best: _Best, lives: Lives, speed: Speed, *, losses: int) -> Outcome:
-    """The result of the best way. Time without a group is idle."""
+def _outcome(policy: str, best: _Best, lives: Lives, speed: Speed, costs: Costs, *, losses: int) -> Outcome:
+    """The result of the best way. Time without a group is idle. Commits follow from their seconds."""
     segments = best.segments
     useful_s = sum(segment.useful_s for segment in segments)
     paused_s = sum(segment.paused_s for segment in segments)
     redone_s = sum(segment.redone_s for segment in segments)
     commit_s = sum(segment.commit_s for segment in segments)
+    idle_s = lives.end_s - useful_s - paused_s - redone_s - commit_s
     return Outcome(
         policy=policy,
         steps=best.steps[-1],
@@ -145,10 +149,10 @@ def _outcome(policy: str, best: _Best, lives: Lives, speed: Speed, *, losses: in
         useful_s=useful_s,
         paused_s=paused_s,
         redone_s=redone_s,
-        idle_s=lives.end_s - useful_s - paused_s - redone_s - commit_s,
+        idle_s=idle_s if idle_s > _ROUNDING * lives.end_s else 0.0,
         commit_s=commit_s,
         resizes=len(segments),
-        commits=sum(segment.commit_s > 0 for segment in segments),
+        commits=round(commit_s / costs.save_s) if costs.save_s else 0,
         losses=losses,
         changes=tuple(_changes(segments, lives, speed)),
     )
