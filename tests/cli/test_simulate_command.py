@@ -1,6 +1,8 @@
 """`planner simulate JOB`: text, JSON and pictures of a job on a spot trace, and what it refuses."""
 
 import json
+import shlex
+from pathlib import Path
 
 import pytest
 
@@ -106,3 +108,24 @@ def test_a_wrong_line_of_events_is_named(cli, job, trace):
     answer = cli("simulate", str(job), "--trace", str(trace))
     assert answer.code == 2
     assert "t.events.csv: line 2: event is 'came'. Write add or remove" in answer.err
+
+
+def test_events_decide_which_nodes_are_there(cli, job, trace):
+    """The counts beside them do not count, and a line says so. Without events, there is no such line."""
+    said = "nodes come and go as the events file says, whatever available_nodes says"
+    words = ("simulate", str(job), "--trace", str(trace), "--policy", "stock")
+    assert said not in " ".join(cli(*words).out.split())
+    trace.with_name("t.events.csv").write_text("time_s,event,node\n0,add,a\n0,add,b\n0,add,c\n60,remove,c\n")
+    out = " ".join(cli(*words).out.split())
+    assert said in out
+    assert "at most 3 nodes, at least 2 for half of the time, 1 node lost" in out
+
+
+def test_the_guide_shows_what_the_command_prints(cli, tmp_path, monkeypatch):
+    """Each row of its example."""
+    monkeypatch.chdir(tmp_path)
+    assert cli("init", "job.yaml").code == 0
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "spot-simulation.md").read_text()
+    command = next(line for line in guide.splitlines() if line.startswith("$ planner simulate "))
+    example = guide[guide.index("policy   useful") :].split("...")[0]
+    assert example in cli(*shlex.split(command)[2:]).out
