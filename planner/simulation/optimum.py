@@ -159,12 +159,18 @@ def _outcome(policy: str, best: _Best, lives: Lives, speed: Speed, costs: Costs,
 
 
 def _changes(segments: Sequence[_Segment], lives: Lives, speed: Speed) -> list[Change]:
-    """The starts of the groups."""
-    times = [time_s for time_s, _ in lives.counts]
-    found = []
-    for segment in segments:
-        at = bisect_right(times, segment.start_s) - 1
-        nodes = lives.counts[at][1] if at >= 0 else 0
-        change = Change(time_s=segment.start_s, nodes=nodes, workers=speed.places(segment.nodes), what="starts")
-        found.append(change)
+    """The starts of the groups, and the ends of those that no other group follows at once."""
+    found: list[Change] = []
+    next_starts = [*(segment.start_s for segment in segments[1:]), lives.end_s]
+    for segment, next_s in zip(segments, next_starts, strict=False):
+        workers, nodes = speed.places(segment.nodes), _nodes_at(lives, segment.start_s)
+        found.append(Change(time_s=segment.start_s, nodes=nodes, workers=workers, what="starts"))
+        if segment.end_s < next_s:
+            left = _nodes_at(lives, segment.end_s)
+            found.append(Change(time_s=segment.end_s, nodes=left, workers=0, what="stops"))
     return found
+
+
+def _nodes_at(lives: Lives, time_s: float) -> int:
+    at = bisect_right([each_s for each_s, _ in lives.counts], time_s) - 1
+    return lives.counts[at][1] if at >= 0 else 0
