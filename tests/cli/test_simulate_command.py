@@ -1,6 +1,7 @@
 """`planner simulate JOB`: text, JSON and pictures of a job on a spot trace, and what it refuses."""
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -73,6 +74,19 @@ def test_a_plot_is_a_file_of_its_own(cli, job, trace, tmp_path, name, begins):
     assert "the file exists" in cli(*words).err
     assert cli(*words, "--force").code == 0
     assert file.read_bytes() == drawn
+
+
+def test_a_plot_counts_whole_workers(cli, job, tmp_path):
+    """Its axis has no 2.5."""
+    pytest.importorskip("matplotlib")
+    trace, file = tmp_path / "t.csv", tmp_path / "p.svg"
+    trace.write_text("time_s,available_nodes\n0,8\n7200,8\n")
+    words = ("--set", "batch.global=8", "--set", "workers.max=8", "--policy", "stock", "--plot", str(file))
+    answer = cli("simulate", str(job), "--trace", str(trace), *words)
+    assert answer.code == 0, answer.err
+    ticks = re.findall(r"<text[^>]*>([0-9.]+)</text>", file.read_text())
+    assert "8" in ticks
+    assert "2.5" not in ticks
 
 
 @pytest.mark.parametrize(
