@@ -1,6 +1,7 @@
 """`planner simulate JOB`: plays a job through a trace of spot capacity."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,6 +22,7 @@ from planner.simulation.world import Costs
 
 _SIDE_BY_SIDE = ("ours", "stock", "fair", "optimum")
 _MOST_S = 1e6
+_BY_EVENTS = "nodes come and go as the events file says, whatever available_nodes says"
 
 
 TraceOption = Annotated[
@@ -90,6 +92,8 @@ def simulate(
     if plot is not None:
         write_new_file(Path(plot), _picture(found, kind), force=force)
     heading = _heading(spec.name, trace or f"synthetic ({synthetic})", found, seed)
+    if trace is not None and played.events:
+        heading = replace(heading, assumed=(*heading.assumed, _BY_EVENTS))
     if as_json:
         typer.echo(json.dumps(simulation_value(heading, found.outcomes, is_one=policy is not None), indent=2))
     else:

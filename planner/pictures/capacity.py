@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from matplotlib import rc_context, rcParams
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from planner.pictures.canvas import COLOURS, WIDE, figure, plain, style
 from planner.pictures.timeline import time_unit
@@ -69,6 +70,7 @@ def _draw(capacity: Steps, policies: Sequence[Steps], end_s: float) -> Figure:
         axes.plot(*_stairs(policy, end_s, second), color=_LIGHT["workers"], linewidth=1.5, zorder=3)
         axes.set_title(plain(policy.label))
         axes.set_ylim(0, top * 1.08)
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 4, 5, 10], integer=True))  # no half workers
         axes.set_xlim(0, end_s / second)
     all_axes[-1][0].set_xlabel(f"{unit}. Grey: {plain(capacity.label)}. Line: workers of the group")
     made.tight_layout(pad=0.6)

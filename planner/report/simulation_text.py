@@ -43,7 +43,8 @@ def simulation_lines(heading: Heading, outcomes: Sequence[Outcome], width: int |
     """A heading, a row per policy, and the first changes of the first policy."""
     trace = (
         f"{heading.trace}: {duration(heading.total_s)}, at most {counted(heading.nodes, 'node')}, "
-        f"{heading.usual_nodes} for half of the time, {counted(heading.losses, 'node')} lost, seed {heading.seed}"
+        f"at least {heading.usual_nodes} for half of the time, {counted(heading.losses, 'node')} lost, "
+        f"seed {heading.seed}"
     )
     texts = [f"{heading.job} on {trace}", *(f"assumed: {text}" for text in heading.assumed)]
     rows = [_COLUMNS, *map(_row, outcomes)]
@@ -79,7 +80,10 @@ def _legend(outcomes: Sequence[Outcome], width: int | None) -> list[str]:
         "fair": "fair: knows when nodes go, but not which (approximate)",
         "optimum": "optimum: knows everything, so its groups lose no node",
     }
-    useful = "useful: steps that count, over those of a run that always has all nodes. The other columns are time"
+    useful = (
+        "useful: steps that count, over those of a run that uses each node while it is there, and never pauses. "
+        "Percentages are of the trace's time"
+    )
     texts = [useful, *(text for name, text in about.items() if name in names)]
     return [line for text in texts for line in wrapped(text, width)]
 

@@ -9,6 +9,9 @@ from planner.simulation.lives import Lives
 from planner.simulation.outcome import Change, Outcome
 from planner.simulation.world import Costs, Speed, ideal_steps
 
+# A smaller part of the trace is the rounding of sums, which may be below 0.
+_ROUNDING = 1e-9
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Segment:
@@ -84,7 +87,7 @@ def optimum(lives: Lives, speed: Speed, costs: Costs) -> Outcome:
                 best.reach(i, j, 0.0, None)
             if rate <= 0:
                 break
-    return _outcome("optimum", best, lives, speed, losses=0)
+    return _outcome("optimum", best, lives, speed, costs, losses=0)
 
 
 def fair_optimum(lives: Lives, speed: Speed, costs: Costs) -> Outcome:
@@ -128,16 +131,17 @@ def fair_optimum(lives: Lives, speed: Speed, costs: Costs) -> Outcome:
             best.reach(i, j, useful_s * speed.best(nodes), segment if useful_s and speed.best(nodes) else None)
             if is_loss:
                 break
-    return _outcome("fair", best, lives, speed, losses=num_bare)
+    return _outcome("fair", best, lives, speed, costs, losses=num_bare)
 
 
-def _outcome(policy: str, best: _Best, lives: Lives, speed: Speed, *, losses: int) -> Outcome:
-    """The result of the best way. Time without a group is idle."""
+def _outcome(policy: str, best: _Best, lives: Lives, speed: Speed, costs: Costs, *, losses: int) -> Outcome:
+    """The result of the best way. Time without a group is idle. Commits follow from their seconds."""
     segments = best.segments
     useful_s = sum(segment.useful_s for segment in segments)
     paused_s = sum(segment.paused_s for segment in segments)
     redone_s = sum(segment.redone_s for segment in segments)
     commit_s = sum(segment.commit_s for segment in segments)
+    idle_s = lives.end_s - useful_s - paused_s - redone_s - commit_s
     return Outcome(
         policy=policy,
         steps=best.steps[-1],
@@ -145,22 +149,28 @@ def _outcome(policy: str, best: _Best, lives: Lives, speed: Speed, *, losses: in
         useful_s=useful_s,
         paused_s=paused_s,
         redone_s=redone_s,
-        idle_s=lives.end_s - useful_s - paused_s - redone_s - commit_s,
+        idle_s=idle_s if idle_s > _ROUNDING * lives.end_s else 0.0,
         commit_s=commit_s,
         resizes=len(segments),
-        commits=sum(segment.commit_s > 0 for segment in segments),
+        commits=round(commit_s / costs.save_s) if costs.save_s else 0,
         losses=losses,
         changes=tuple(_changes(segments, lives, speed)),
     )
 
 
 def _changes(segments: Sequence[_Segment], lives: Lives, speed: Speed) -> list[Change]:
-    """The starts of the groups."""
-    times = [time_s for time_s, _ in lives.counts]
-    found = []
-    for segment in segments:
-        at = bisect_right(times, segment.start_s) - 1
-        nodes = lives.counts[at][1] if at >= 0 else 0
-        change = Change(time_s=segment.start_s, nodes=nodes, workers=speed.places(segment.nodes), what="starts")
-        found.append(change)
+    """The starts of the groups, and the ends of those that no other group follows at once."""
+    found: list[Change] = []
+    next_starts = [*(segment.start_s for segment in segments[1:]), lives.end_s]
+    for segment, next_s in zip(segments, next_starts, strict=False):
+        workers, nodes = speed.places(segment.nodes), _nodes_at(lives, segment.start_s)
+        found.append(Change(time_s=segment.start_s, nodes=nodes, workers=workers, what="starts"))
+        if segment.end_s < next_s:
+            left = _nodes_at(lives, segment.end_s)
+            found.append(Change(time_s=segment.end_s, nodes=left, workers=0, what="stops"))
     return found
+
+
+def _nodes_at(lives: Lives, time_s: float) -> int:
+    at = bisect_right([each_s for each_s, _ in lives.counts], time_s) - 1
+    return lives.counts[at][1] if at >= 0 else 0

@@ -31,7 +31,7 @@ class Outcome:
     steps: float
     """that count, the begun one in parts"""
     ideal_steps: float
-    """with all nodes at all times, and without any pause"""
+    """with each node while it is there, and without any pause"""
     useful_s: float
     """in steps that count"""
     paused_s: float

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
+from planner.base.text import counted
 from planner.errors import UserError
 
 CAPACITY_COLUMNS = ("time_s", "available_nodes")
@@ -69,7 +70,9 @@ def parse_trace(text: str, name: str, events: str = "", events_name: str = "") -
     """
     rows = list(_capacity(text, name))
     if len(rows) < 2:
-        raise UserError(f"{name}: found {len(rows)} rows. A trace needs at least two: the last one marks its end")
+        raise UserError(
+            f"{name}: found {counted(len(rows), 'row')}. A trace needs at least two: the last one marks its end"
+        )
     began_s = rows[0].time_s
     shifted = tuple(NodesAt(time_s=row.time_s - began_s, nodes=row.nodes) for row in rows)
     if shifted[-1].time_s <= 0:

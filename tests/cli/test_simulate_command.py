@@ -1,6 +1,9 @@
 """`planner simulate JOB`: text, JSON and pictures of a job on a spot trace, and what it refuses."""
 
 import json
+import re
+import shlex
+from pathlib import Path
 
 import pytest
 
@@ -73,6 +76,19 @@ def test_a_plot_is_a_file_of_its_own(cli, job, trace, tmp_path, name, begins):
     assert file.read_bytes() == drawn
 
 
+def test_a_plot_counts_whole_workers(cli, job, tmp_path):
+    """Its axis has no 2.5."""
+    pytest.importorskip("matplotlib")
+    trace, file = tmp_path / "t.csv", tmp_path / "p.svg"
+    trace.write_text("time_s,available_nodes\n0,8\n7200,8\n")
+    words = ("--set", "batch.global=8", "--set", "workers.max=8", "--policy", "stock", "--plot", str(file))
+    answer = cli("simulate", str(job), "--trace", str(trace), *words)
+    assert answer.code == 0, answer.err
+    ticks = re.findall(r"<text[^>]*>([0-9.]+)</text>", file.read_text())
+    assert "8" in ticks
+    assert "2.5" not in ticks
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -106,3 +122,24 @@ def test_a_wrong_line_of_events_is_named(cli, job, trace):
     answer = cli("simulate", str(job), "--trace", str(trace))
     assert answer.code == 2
     assert "t.events.csv: line 2: event is 'came'. Write add or remove" in answer.err
+
+
+def test_events_decide_which_nodes_are_there(cli, job, trace):
+    """The counts beside them do not count, and a line says so. Without events, there is no such line."""
+    said = "nodes come and go as the events file says, whatever available_nodes says"
+    words = ("simulate", str(job), "--trace", str(trace), "--policy", "stock")
+    assert said not in " ".join(cli(*words).out.split())
+    trace.with_name("t.events.csv").write_text("time_s,event,node\n0,add,a\n0,add,b\n0,add,c\n60,remove,c\n")
+    out = " ".join(cli(*words).out.split())
+    assert said in out
+    assert "at most 3 nodes, at least 2 for half of the time, 1 node lost" in out
+
+
+def test_the_guide_shows_what_the_command_prints(cli, tmp_path, monkeypatch):
+    """Each row of its example."""
+    monkeypatch.chdir(tmp_path)
+    assert cli("init", "job.yaml").code == 0
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "spot-simulation.md").read_text()
+    command = next(line for line in guide.splitlines() if line.startswith("$ planner simulate "))
+    example = guide[guide.index("policy   useful") :].split("...")[0]
+    assert example in cli(*shlex.split(command)[2:]).out

@@ -125,6 +125,22 @@ def test_fixed_takes_what_is_there_for_half_of_the_time():
     assert found.idle_s == HOUR_S
 
 
+@pytest.mark.parametrize("policy", ["fair", "optimum"])
+def test_commits_of_the_bounds_are_those_that_their_time_holds(policy):
+    """The fair one pays for commits between its losses, too. No commit has a time of its own there."""
+    found = played(policy, capacity((0, 4), (1800, 3), (3600, 5), (7200, 2), (14400, 2)), save_s=15.0)
+    assert found.commits == round(found.commit_s / 15.0)
+    assert found.commits > found.resizes if policy == "fair" else found.commits < found.resizes
+
+
+@pytest.mark.parametrize("policy", ["fair", "optimum"])
+def test_a_bound_has_no_group_while_there_are_no_nodes(policy):
+    """Its changes say so, as those of the other policies do."""
+    found = played(policy, capacity((0, 4), (3600, 0), (5400, 4), (9000, 4)))
+    changes = [(change.time_s, change.what, change.nodes, change.workers) for change in found.changes]
+    assert changes == [(0.0, "starts", 4, 4), (3600.0, "stops", 0, 0), (5400.0, "starts", 4, 4)]
+
+
 def test_the_optimum_takes_the_nodes_that_stay():
     """It knows that one of two goes, so it begins with the other one."""
     found = played("optimum", capacity((0.0, 2), (100.0, 1), (HOUR_S, 1)))

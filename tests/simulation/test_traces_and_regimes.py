@@ -26,7 +26,7 @@ def test_a_trace_begins_with_its_first_row():
     [
         ("", "line 1: found no column time_s"),
         ("time_s,nodes\n0,1\n", "line 1: found no column available_nodes"),
-        (f"{HEAD}0,1\n", "found 1 rows"),
+        (f"{HEAD}0,1\n", "found 1 row. A trace"),
         (f"{HEAD}0,1\nx,2\n", "line 3: time_s is 'x'"),
         (f"{HEAD}0,1\nnan,2\n", "line 3: time_s is 'nan'"),
         (f"{HEAD}0,1\n10,2.5\n", "line 3: available_nodes is '2.5'"),
