@@ -152,9 +152,7 @@ def _require_possible(speed: Speed) -> None:
     """
     for size, seconds in enumerate(speed.steps_s[1:], start=1):
         if not _LEAST_STEP_S <= seconds <= _MOST_STEP_S:
-            raise UserError(
-                f"a step with {counted(size, 'worker')} would take {seconds:g} s. Correct --rates or --step"
-            )
+            raise UserError(f"a step with {counted(size, 'worker')} takes {seconds:g} s. Correct --rates or --step")
 
 
 def _step_times(

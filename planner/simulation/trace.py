@@ -101,7 +101,7 @@ def _capacity(text: str, name: str) -> Iterator[NodesAt]:
         nodes = row["available_nodes"].strip()
         if not (nodes.isascii() and nodes.isdigit() and len(nodes) <= _MOST_DIGITS and int(nodes) <= _MOST_NODES):
             raise UserError(
-                f"{name}: line {line}: available_nodes is {nodes[:40]!r}. Write a whole number from 0 to {_MOST_NODES:,}"
+                f"{name}: line {line}: available_nodes is {nodes[:9]!r}. Write a whole number from 0 to {_MOST_NODES:,}"
             )
         last_s = time_s
         yield NodesAt(time_s=time_s, nodes=int(nodes))
