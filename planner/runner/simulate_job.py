@@ -14,11 +14,17 @@ from planner.simulation.lives import Lives, Notice, lives_of
 from planner.simulation.outcome import Outcome
 from planner.simulation.play import play
 from planner.simulation.regimes import make_trace, parse_regime
-from planner.simulation.trace import Trace, parse_trace
+from planner.simulation.trace import MOST_CHANGES, Trace, parse_trace
 from planner.simulation.world import Costs, Speed, by_cost
 
 _MOST_BYTES = 2**26
 _ASSUMED_STEP_S = 5.0
+# The controller looks once a minute, which takes some ms and 11 us for each worker that there is room for. So this is
+# about ten minutes on a slow machine.
+_MOST_WORK = 50_000_000
+_LOOK_S, _LOOK_WORK = 60.0, 400
+# Below, times of a long trace have no room for a step. Above, no step ends.
+_LEAST_STEP_S, _MOST_STEP_S = 1e-5, 1e12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +58,10 @@ def read_trace(path: str) -> Trace:
     Raises:
         UserError: a file cannot be read, or is wrong.
     """
+    text = _text(Path(path))  # first, because a folder such as / has no name
     sibling = Path(path).with_suffix("").with_suffix(".events.csv")
     events = _text(sibling) if sibling.exists() else ""
-    return parse_trace(_text(Path(path)), path, events, str(sibling))
+    return parse_trace(text, path, events, str(sibling))
 
 
 def _text(path: Path) -> str:
@@ -93,8 +100,9 @@ def simulate_job(
         step_s: seconds of a step at the trace's most workers, without a rates file. None: 5 s.
 
     Raises:
-        UserError: the rates are wrong, or the trace never has enough nodes for the job.
+        UserError: the rates are wrong, or the trace is too long or never has enough nodes for the job.
     """
+    _require_playable(trace, market.node_gpus)
     lives = lives_of(trace, market.notice, market.seed)
     node_workers = market.node_gpus  # a worker has one GPU, or none
     workers = workers_of(job)
@@ -106,12 +114,45 @@ def simulate_job(
         )
     seconds, said = _step_times(job, most, rates_file, step_s)
     speed = Speed(sizes=batch_sizes(job), workers=workers, node_workers=node_workers, seconds=seconds, peak=lives.peak)
+    _require_possible(speed)
     return Simulated(
         lives=lives,
         speed=speed,
         outcomes=tuple(play(policy, lives, speed, market.costs) for policy in policies),
         assumed=(said, *_assumed(node_workers, market.notice, market.costs)),
     )
+
+
+def _require_playable(trace: Trace, node_workers: int) -> None:
+    """Refuse what would take hours to play.
+
+    Raises:
+        PlanError: the trace is too long, or has too many changes or nodes.
+    """
+    if trace.changes > MOST_CHANGES:
+        raise PlanError(
+            f"nodes come or go {trace.changes:,} times in the trace, and planner plays at most {MOST_CHANGES:,}. Write "
+            "--hours for the first part alone"
+        )
+    peak = max(row.nodes for row in trace.rows) * node_workers
+    if trace.end_s / _LOOK_S * (peak + _LOOK_WORK) > _MOST_WORK or peak > _MOST_WORK / _LOOK_WORK:
+        most_s = _MOST_WORK * _LOOK_S / (peak + _LOOK_WORK)
+        way_out = f"Write --hours {most_s / 3600:.0f}" if peak <= _MOST_WORK / _LOOK_WORK else "Use fewer"
+        raise PlanError(
+            f"the trace lasts {trace.end_s / 3600:,.0f} hours and has room for up to {counted(peak, 'worker')}, which "
+            f"takes too long to play. {way_out}"
+        )
+
+
+def _require_possible(speed: Speed) -> None:
+    """Check the seconds of a step.
+
+    Raises:
+        UserError: those of a size are out of range.
+    """
+    for size, seconds in enumerate(speed.steps_s[1:], start=1):
+        if not _LEAST_STEP_S <= seconds <= _MOST_STEP_S:
+            raise UserError(f"a step with {counted(size, 'worker')} takes {seconds:g} s. Correct --rates or --step")
 
 
 def _step_times(

@@ -132,7 +132,7 @@ def _named(trace: Trace) -> list[Life]:
     for event in trace.events:
         if event.event == "add" and event.node not in alive:
             alive[event.node] = len(lives)
-            lives.append(Life(node=f"{event.node}@{event.time_s:g}", arrives_s=event.time_s))
+            lives.append(Life(node=f"{event.node}@{event.time_s:.12g}", arrives_s=event.time_s))
         elif event.event == "remove" and event.node in alive:
             at = alive.pop(event.node)
             lives[at] = replace(lives[at], leaves_s=event.time_s)

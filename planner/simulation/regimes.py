@@ -18,10 +18,10 @@ from typing import Any
 
 from planner.errors import UserError
 from planner.simulation.quantities import parse_duration, parse_share
-from planner.simulation.trace import NodeEvent, NodesAt, Trace
+from planner.simulation.trace import MOST_CHANGES, NodeEvent, NodesAt, Trace
 
 _MOST_NODES = 10_000
-_MOST_LOSSES = 1_000_000
+_MOST_DIGITS = 100
 _RAMP_STEPS = 40
 _EXAMPLE = "Write such as 'nodes=16 lifetime=2h group=0.3 arrivals=10m'"
 
@@ -42,6 +42,15 @@ class Regime:
     """from one coming of the flapping nodes to the next. 0: there are none"""
     flap_nodes: int = 0
     length_s: float = 24 * 3600.0
+
+    @property
+    def changes(self) -> float:
+        """About how often nodes come and go, or the most nodes changes. Seldom less than the trace has."""
+        losses = self.length_s / self.lifetime_s * self.nodes * (1 + self.group * (self.nodes - 1))
+        ramps = self.length_s / self.ramp_s if self.ramp_s else 0.0
+        flaps = self.length_s / self.flap_s * self.flap_nodes if self.flap_s else 0.0
+        lives = self.nodes + min(losses + ramps * self.nodes, self.length_s / self.arrivals_s)
+        return 2 * lives + _RAMP_STEPS * ramps + 2 * flaps
 
     def most(self, now_s: float) -> int:
         """The most nodes of the market at a time, without those that flap."""
@@ -67,8 +76,11 @@ def parse_regime(text: str) -> Regime:
             raise UserError(f"--synthetic has {key} twice. Write it once")
         seen.add(key)
         regime = replace(regime, **_READERS[key](value))
-    if regime.length_s <= 0 or regime.length_s * regime.nodes / regime.lifetime_s > _MOST_LOSSES:
-        raise UserError("--synthetic: the trace would have no length, or too many losses. Write another length")
+    if regime.changes > MOST_CHANGES:
+        raise UserError(
+            f"--synthetic: nodes would come and go about {regime.changes:,.0f} times, and planner plays at most "
+            f"{MOST_CHANGES:,}. Write a shorter length"
+        )
     return regime
 
 
@@ -83,8 +95,8 @@ def _positive(name: str) -> Callable[[str], dict[str, float]]:
 
 
 def _number(value: str, name: str) -> int:
-    if not (value.isascii() and value.isdigit() and 1 <= int(value) <= _MOST_NODES):
-        raise UserError(f"--synthetic: {name} is {value!r}. Write a whole number from 1 to {_MOST_NODES:,}")
+    if not (value.isascii() and value.isdigit() and len(value) <= _MOST_DIGITS and 1 <= int(value) <= _MOST_NODES):
+        raise UserError(f"--synthetic: {name} is {value[:40]!r}. Write a whole number from 1 to {_MOST_NODES:,}")
     return int(value)
 
 

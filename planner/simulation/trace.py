@@ -5,6 +5,7 @@ import io
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal, Self
 
 from planner.base.text import counted
@@ -12,7 +13,11 @@ from planner.errors import UserError
 
 CAPACITY_COLUMNS = ("time_s", "available_nodes")
 EVENT_COLUMNS = ("time_s", "event", "node")
+MOST_CHANGES = 20_000
+"""times that a node comes or goes. The bounds look at each two of them"""
 _MOST_NODES = 100_000
+# Python refuses to read numbers of more than 4,300 digits.
+_MOST_DIGITS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +51,13 @@ class Trace:
         """When it ends."""
         return self.rows[-1].time_s
 
+    @property
+    def changes(self) -> int:
+        """How often a node comes or goes before the end."""
+        if self.events:
+            return sum(event.time_s < self.end_s for event in self.events)
+        return self.rows[0].nodes + sum(abs(later.nodes - row.nodes) for row, later in pairwise(self.rows))
+
     def until(self, end_s: float) -> Self:
         """The part before a time."""
         if end_s >= self.end_s:
@@ -57,7 +69,7 @@ class Trace:
 def parse_trace(text: str, name: str, events: str = "", events_name: str = "") -> Trace:
     """The trace in the text of a CSV file with `time_s,available_nodes`, and of one with `time_s,event,node`.
 
-    Times are counted from the first row on.
+    Times are counted from the first row on. Earlier events happen at 0 s.
 
     Args:
         text: of the capacity file.
@@ -80,7 +92,8 @@ def parse_trace(text: str, name: str, events: str = "", events_name: str = "") -
     if not any(row.nodes for row in shifted[:-1]):
         raise UserError(f"{name}: found no node at any time. Write a trace with some")
     found = _node_events(events, events_name) if events else ()
-    moved = tuple(replace(event, time_s=event.time_s - began_s) for event in found)
+    # A node that came before the first row is there at 0 s.
+    moved = tuple(replace(event, time_s=max(event.time_s - began_s, 0.0)) for event in found)
     return Trace(rows=shifted, events=moved)
 
 
@@ -89,9 +102,9 @@ def _capacity(text: str, name: str) -> Iterator[NodesAt]:
     for line, row in _table(text, name, CAPACITY_COLUMNS):
         time_s = _time(row["time_s"], last_s, f"{name}: line {line}")
         nodes = row["available_nodes"].strip()
-        if not (nodes.isascii() and nodes.isdigit() and int(nodes) <= _MOST_NODES):
+        if not (nodes.isascii() and nodes.isdigit() and len(nodes) <= _MOST_DIGITS and int(nodes) <= _MOST_NODES):
             raise UserError(
-                f"{name}: line {line}: available_nodes is {nodes!r}. Write a whole number from 0 to {_MOST_NODES:,}"
+                f"{name}: line {line}: available_nodes is {nodes[:9]!r}. Write a whole number from 0 to {_MOST_NODES:,}"
             )
         last_s = time_s
         yield NodesAt(time_s=time_s, nodes=int(nodes))

@@ -143,3 +143,59 @@ def test_the_guide_shows_what_the_command_prints(cli, tmp_path, monkeypatch):
     command = next(line for line in guide.splitlines() if line.startswith("$ planner simulate "))
     example = guide[guide.index("policy   useful") :].split("...")[0]
     assert example in cli(*shlex.split(command)[2:]).out
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ("0,2\n1e18,2\n", "takes too long to play. Write --hours 2073"),
+        ("-1e308,2\n1e308,2\n", "takes too long to play"),
+        ("0,100000\n3600,100000\n", "nodes come or go 100,000 times in the trace, and planner plays at most 20,000"),
+        (f"0,{'9' * 5000}\n3600,1\n", "Write a whole number from 0 to 100,000"),
+    ],
+)
+def test_a_trace_that_would_take_hours_to_play_is_refused(cli, job, trace, rows, said):
+    """Before anything is played."""
+    trace.write_text("time_s,available_nodes\n" + rows)
+    answer = cli("simulate", str(job), "--trace", str(trace))
+    assert answer.code == 2
+    assert said in " ".join(answer.err.split())
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["length=1000000000", "flap=1s:10000", "ramp=0.0000001s", f"nodes={'9' * 5000}", "nodes=10000 length=10d"],
+)
+def test_a_regime_with_too_many_changes_is_refused(cli, job, words):
+    """Before the trace is made."""
+    answer = cli("simulate", str(job), "--synthetic", words)
+    assert answer.code == 2
+    assert "--synthetic" in answer.err or "takes too long to play" in answer.err
+
+
+@pytest.mark.parametrize("path", ["", "/", "."])
+def test_a_folder_is_no_trace(cli, job, path):
+    """It may have no name."""
+    assert cli("simulate", str(job), "--trace", path).code == 2
+
+
+def test_nodes_with_too_much_room_or_steps_of_no_time_are_refused(cli, job, trace, tmp_path):
+    """They would never end."""
+    answer = cli("simulate", str(job), "--trace", str(trace), "--gpus-per-node", "1000000000")
+    assert (answer.code, "Use fewer" in answer.err) == (2, True)
+    rates = tmp_path / "rates.yaml"
+    rates.write_text(
+        "format: 1\nbatch: {global: 6, max_micro: 4}\nterms: {sample_s: {value: 1.0e-12, source: fitted}}\n"
+    )
+    answer = cli("simulate", str(job), "--trace", str(trace), "--rates", str(rates))
+    assert answer.code == 2
+    assert "Correct --rates or --step" in " ".join(answer.err.split())
+
+
+def test_nodes_that_came_before_the_trace_are_there_at_its_start(cli, job, trace):
+    """Their events have earlier times than its first row."""
+    trace.write_text("time_s,available_nodes\n1000,1\n4600,1\n")
+    trace.with_name("t.events.csv").write_text("time_s,event,node\n0,add,a\n10,add,b\n500,remove,b\n")
+    answer = cli("simulate", str(job), "--trace", str(trace), "--policy", "ours", "--json")
+    assert answer.code == 0, answer.err
+    assert json.loads(answer.out)["idle_s"] == 0

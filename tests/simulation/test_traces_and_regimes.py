@@ -99,7 +99,7 @@ def test_groups_ramps_and_flaps_do_what_they_say():
         ("lifetime=fast", "lifetime is 'fast'. Write a duration"),
         ("group=2", "group is '2'. Write a number from 0 to 1"),
         ("lifetime=0", "lifetime is 0. Write a duration above 0"),
-        ("lifetime=1s nodes=10000 length=1000d", "too many losses"),
+        ("lifetime=1s nodes=10000 length=1000d", "planner plays at most 20,000"),
     ],
 )
 def test_wrong_rates_are_refused(text, said):
