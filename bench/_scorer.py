@@ -17,6 +17,8 @@ from planner.elastic.states import Rules
 from planner.elastic.view import View
 from planner.events.failures import WorkerDied
 from planner.plan import BatchSizes, WorkerRange, make_plan
+from planner.plan.growth import ResizeCost
+from planner.plan.interval import checkpoint_interval
 from planner.plan.plan import Plan
 
 
@@ -41,6 +43,7 @@ def _stand_ins() -> None:
     sys.modules["planner.dispatch.steward"] = steward
     names: Any = planner.plan
     names.Facts = lambda: None
+    names.ResizeCost, names.checkpoint_interval = ResizeCost, checkpoint_interval
     names.choose = lru_cache(100_000)(lambda sizes, world_size, _facts=None: make_plan(sizes, world_size))
     plan: Any = Plan
     plan.at = lru_cache(200_000)(lambda self, workers: make_plan(_SIZES[self.global_batch, self.max_micro], workers))
