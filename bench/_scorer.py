@@ -158,6 +158,8 @@ class Controlled:
             self._newcomers = "none"
         elif act.kind == "stop":
             sim.stop = True
+            if act.cut:
+                sim.cut()
         elif act.kind == "resize":
             self._newcomers = "none"
             group = sorted(room, key=lambda node: (node not in sim.group, node not in self._warm_nodes))

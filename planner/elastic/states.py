@@ -156,6 +156,8 @@ class Stopping:
     """whether newcomers are ready"""
     in_memory: bool = False
     """whether the last step may stay in memory"""
+    cut: bool = False
+    """whether the workers were told to give up the step in flight"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,13 +9,23 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from planner.elastic.cuts import growth_cut, notice_cut
 from planner.elastic.group import Group, GroupNotice, hang, is_hung
 from planner.elastic.mistakes import Mistake
 from planner.elastic.pause import ForcedPause, NotAResize, Pause, PlannedPause
 from planner.elastic.places import is_news, key_of, unused_places
 from planner.elastic.resize_choice import decide, longest_commit_wait_s, longest_warming_s
 from planner.elastic.states import ControllerContext, Ending, Idle, Running, State, Stopping, Waiting, Warming
-from planner.elastic.stopping import cannot_hold, grace_s, hand_over_s, leave_s, obstacle, stop_needs, stop_s
+from planner.elastic.stopping import (
+    cannot_hold,
+    elapsed_s,
+    grace_s,
+    hand_over_s,
+    leave_s,
+    obstacle,
+    stop_needs,
+    stop_s,
+)
 from planner.elastic.view import Act, View
 from planner.events.event import Event
 from planner.events.failures import OutOfMemory, ParkTimedOut
@@ -36,6 +46,7 @@ from planner.events.stopping import (
     NotParked,
     RoomShrank,
     TrainsOn,
+    UsesNotice,
     WaitsForRoom,
 )
 
@@ -44,8 +55,10 @@ COALESCE_S = 1.0
 COALESCE_MOST_S = 5.0
 # Workers park within a step and a commit. If a worker takes longer than this, waiting more does not help.
 _PARK_AT_LEAST_S = 60.0
-# If too few nodes will remain, the group trains until this long before the last moment to stop.
+# A group that uses its notice trains until this long before the last moment to stop.
 SPARE_S = 5.0
+# Spot capacity gives notice of 30 s to 120 s. A longer one is an operator's, who wants the node back.
+_SHORT_NOTICE_S = 150.0
 # A shorter wait for nodes is part of a pause.
 _LEAST_WAIT_S = 1.0
 
@@ -181,10 +194,17 @@ def _await_newcomers(state: Warming, view: View, room: int, now_s: float) -> tup
         return _telling_once(state, AwaitsCommit(since_step=state.group.began_step), 0)
     known = replace(known, history=known.history.after_newcomers(took_s))
     in_memory = not obstacle(known, state.group, view, room)
+    cut = growth_cut(known, state.group, state.world_size, now_s)
     stopping = Stopping(
-        known=known, group=state.group, since_s=now_s, most=state.world_size, is_growth=True, in_memory=in_memory
+        known=known,
+        group=state.group,
+        since_s=now_s,
+        most=state.world_size,
+        is_growth=True,
+        in_memory=in_memory,
+        cut=cut is not None,
     )
-    return stopping, Act(kind="stop", in_memory=in_memory)
+    return stopping, Act(kind="stop", events=(cut,) if cut else (), in_memory=in_memory, cut=stopping.cut)
 
 
 def _waits_for_commit(state: Warming, view: View, now_s: float) -> bool:
@@ -207,26 +227,49 @@ def _leave(state: Running | Warming, view: View, room: int, now_s: float) -> tup
     notice = state.group.notice.with_nodes(view.leaving, now_s)
     state = replace(state, group=replace(state.group, notice=notice))
     needed_s = leave_s(state.known, state.group, view, room)
-    if room < state.known.rules.workers.least and view.leaves_in_s > needed_s + SPARE_S:
-        # The group could not start again, so it trains for the rest of the notice.
-        needs = stop_needs(state.known, state.group)
-        return _telling_once(state, TrainsOn(room=room, needs=needs, left_s=finite(view.leaves_in_s)), room)
+    if view.leaves_in_s > needed_s - elapsed_s(state.known, state.group, now_s) + SPARE_S and (
+        uses := _uses_notice(state, view, room, now_s)
+    ):
+        return _telling_once(state, uses, room)
     in_time = view.leaves_in_s - needed_s > COALESCE_S
     if in_time and now_s - notice.last_s < COALESCE_S and now_s - notice.first_s < COALESCE_MOST_S:
         return state, Act()
     known = state.known.with_room(view, now_s)
     state = replace(state, known=replace(known, history=known.history.after_forced(state.group.started_s, now_s)))
+    cut = notice_cut(known, state.group, view, room, now_s)
+    events = (*_notice(state, view, room), *((cut,) if cut else ()))
     in_memory = not obstacle(state.known, state.group, view, room)
-    return _stop(state, now_s, *_notice(state, view, room), in_memory=in_memory)
+    return _stop(state, now_s, *events, in_memory=in_memory, cut=cut is not None)
 
 
-def _stop(state: Running | Warming, now_s: float, *events: Event, in_memory: bool = False) -> tuple[State, Act]:
+def _uses_notice(state: Running | Warming, view: View, room: int, now_s: float) -> Event | None:
+    """Why the group may train on after a notice, as long as there is time. None if it stops at once."""
+    known, group, left_s = state.known, state.group, view.leaves_in_s
+    needs = stop_needs(known, group)
+    if room < known.rules.workers.least:  # it could not start again
+        return TrainsOn(room=room, needs=needs, left_s=finite(left_s))
+    is_short = left_s + now_s - group.notice.first_s <= _SHORT_NOTICE_S
+    if not is_short or needs.lacks or known.rules.useful(min(room, known.rules.workers.most)) > group.size:
+        return None
+    leaving = sum(node in view.leaving for node in view.nodes)
+    needed_s = leave_s(known, group, view, room)
+    return UsesNotice(leaving=leaving, size=group.size, room=room, left_s=left_s, needed_s=needed_s)
+
+
+def _stop(
+    state: Running | Warming, now_s: float, *events: Event, in_memory: bool = False, cut: bool = False
+) -> tuple[State, Act]:
     """Tell the group to stop, and end the newcomers. `Stopping`."""
-    most = state.known.rules.workers.most
     stopping = Stopping(
-        known=state.known, group=state.group, since_s=now_s, most=most, is_growth=False, in_memory=in_memory
+        known=state.known,
+        group=state.group,
+        since_s=now_s,
+        most=state.known.rules.workers.most,
+        is_growth=False,
+        in_memory=in_memory,
+        cut=cut,
     )
-    return stopping, Act(kind="stop", events=events, in_memory=in_memory)
+    return stopping, Act(kind="stop", events=events, in_memory=in_memory, cut=cut)
 
 
 def _notice(state: Running | Warming, view: View, room: int) -> tuple[Event, ...]:
@@ -292,18 +335,23 @@ def _await_parked(state: Stopping, view: View, now_s: float) -> tuple[State, Act
 def _keep_waiting(state: Stopping, view: View, now_s: float) -> tuple[State, Act]:
     """Wait on. A stop in memory becomes durable if memory, or the time until another node goes, is not enough any more.
 
-    `Stopping`.
+    If another node goes before the step in flight is done and saved, that is given up. `Stopping`.
     """
-    if not state.in_memory:
-        return state, Act()
     _, room = _room_after_stop(state, view, now_s)
     known, group = state.known, state.group
     has_news = not view.leaving <= group.notice.nodes
     state = replace(state, group=replace(group, notice=group.notice.with_nodes(view.leaving, now_s)))
-    reason = obstacle(known, group, view, room) if has_news else cannot_hold(known, view, room)
-    if reason is None:
+    cut = notice_cut(known, group, view, room, now_s) if has_news and not (state.cut or view.parked) else None
+    reason = (
+        (obstacle(known, group, view, room) if has_news else cannot_hold(known, view, room))
+        if state.in_memory
+        else None
+    )
+    if not (cut or reason):
         return state, Act()
-    return replace(state, in_memory=False), Act(kind="stop", events=(BecomesDurable(obstacle=reason),))
+    state = replace(state, in_memory=state.in_memory and not reason, cut=state.cut or cut is not None)
+    events = (*((BecomesDurable(obstacle=reason),) if reason else ()), *((cut,) if cut else ()))
+    return state, Act(kind="stop", events=events, in_memory=state.in_memory, cut=state.cut)
 
 
 def _end_unparked(state: Stopping, view: View, now_s: float) -> tuple[State, Act]:

@@ -66,6 +66,33 @@ class TrainsOn(Event, name="trains_on"):
     """until the first node goes. None without a deadline"""
 
 
+class UsesNotice(Event, name="uses_notice"):
+    """A notice is short, and fewer or as many workers will fit: the group trains for most of it."""
+
+    leaving: int
+    """workers on the nodes that go"""
+    size: int
+    room: int
+    """workers that the other nodes have room for"""
+    left_s: float
+    needed_s: float
+    """for the stop: the group stops when no more than this is left after the step in flight"""
+
+
+class CutsStep(Event, name="cuts_step"):
+    """The workers stop without the step in flight, if they can still agree on it."""
+
+    elapsed_s: float
+    """of that step"""
+    rest_s: float
+    to: int | None
+    """workers of the next group, if it is larger"""
+    to_step_s: float | None
+    """what the whole step takes there"""
+    left_s: float | None
+    """until the first node goes. None without a notice"""
+
+
 class BecomesDurable(Event, name="becomes_durable"):
     """The last step of a group that stops was to stay in memory, and cannot."""
 

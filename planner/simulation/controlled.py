@@ -143,7 +143,7 @@ class Controlled:
             case "abandon_newcomers":
                 self._newcomers = "none"
             case "stop":
-                run.ask_to_stop()
+                run.ask_to_stop(cut=act.cut)
             case "resize":
                 self._resize(run, act, view)
             case _:

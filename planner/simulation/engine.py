@@ -114,13 +114,21 @@ class Run:
         self.group_steps = 0
         self.num_resizes += 1
 
-    def ask_to_stop(self) -> None:
-        """Let the group finish its step, commit and park."""
+    def ask_to_stop(self, *, cut: bool = False) -> None:
+        """Let the group finish its step, or give it up (`cut`), commit and park."""
         self._is_stopping = True
-        if self.phase == "train":
+        if self.phase == "train" and cut:
+            self._give_up_step()
+        elif self.phase == "train":
             begun = math.ceil(self._steps_since_began() - _ROUNDING)
             # A step that ended just now is not begun again.
             self._until_s = max(self._began_s + begun * self.step_s, self.now_s)
+
+    def _give_up_step(self) -> None:
+        lost_s = self.now_s - self._began_s - self._since * self.step_s
+        self._seconds.open_s -= lost_s
+        self._seconds.redone += lost_s
+        self._until_s = self.now_s
 
     def tell(self, what: str, events: tuple[Event, ...] = ()) -> None:
         """Write an entry of the timeline."""

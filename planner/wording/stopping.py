@@ -79,6 +79,22 @@ def _trains_on(event: stopping.TrainsOn) -> str:
 
 
 @text_of.register
+def _uses_notice(event: stopping.UsesNotice) -> str:
+    notice = f"notice for {counted(event.leaving, 'worker')} of {event.size}, {duration(event.left_s)} left"
+    return f"{notice}, room for {event.room}: training continues, and stops {duration(event.needed_s)} before"
+
+
+@text_of.register
+def _cuts_step(event: stopping.CutsStep) -> str:
+    cut = f"the step in flight is given up after {duration(event.elapsed_s)}"
+    if event.to is not None and event.to_step_s is not None:
+        whole = f"{counted(event.to, 'worker')} do all of it in {duration(event.to_step_s)}"
+        return f"{cut}: its rest would take {duration(event.rest_s)}, and {whole}"
+    left = "" if event.left_s is None else f", and {duration(event.left_s)} are left"
+    return f"{cut}: its rest would take {duration(event.rest_s)}{left} to save what is done"
+
+
+@text_of.register
 def _becomes_durable(event: stopping.BecomesDurable) -> str:
     return f"the last step becomes durable, and does not stay in memory: {_obstacle(event.obstacle)}"
 
