@@ -23,6 +23,8 @@ from planner.plan.speed import Speeds
 _REMEMBERED_CHANGES = 256
 _REMEMBERED_STEPS = 20
 _REMEMBERED_RESIZES = 5
+# A longer first start has downloaded or tokenized something, which a resize does not do again.
+_START_MOST_S = 60.0
 # These limits count failures that no lost node explains.
 _MOST_FRUITLESS = 6
 _MOST_FAILURES = 20
@@ -110,6 +112,8 @@ class History:
     """times in a row that newcomers were not ready in time"""
     eval_s: float = 0.0
     """duration of the last evaluation in any group. 0 before the first evaluation"""
+    start_s: float = 0.0
+    """of this launch's first group, until its first step began. 0 before that step"""
     first_step_s: float = 0.0
     """the longest time from a group's start to its first step. 0 before any step"""
     step: int = 0
@@ -201,7 +205,12 @@ class History:
     def after_first_step(self, world_size: int, seconds: float, since_start_s: float) -> Self:
         """A copy after the first step of a group, which took `seconds` and ended `since_start_s` after its start."""
         times = {**self.first_step_times, world_size: seconds}
-        return replace(self, first_step_s=max(self.first_step_s, since_start_s), first_step_times=times)
+        return replace(
+            self,
+            start_s=self.start_s or max(since_start_s - seconds, 0.0),
+            first_step_s=max(self.first_step_s, since_start_s),
+            first_step_times=times,
+        )
 
     @cached_property
     def speeds(self) -> Speeds:
@@ -251,11 +260,16 @@ class History:
 
     @property
     def cost(self) -> ResizeCost:
-        """The median cost of a resize in this launch. `default_cost` stands in for what was not measured."""
+        """The median cost of a resize in this launch.
+
+        What was not measured costs as much as the launch's first start, without the time in which newcomers start
+        beside the group, up to a minute. Before that, and at least, it is `default_cost`.
+        """
         default = self.default_cost
+        pause_s = min(self.start_s - default.lead_s, _START_MOST_S)
         return ResizeCost(
-            grow_s=median(self.growth_costs) if self.growth_costs else default.grow_s,
-            shrink_s=median(self.shrink_costs) if self.shrink_costs else default.shrink_s,
+            grow_s=median(self.growth_costs) if self.growth_costs else max(pause_s, default.grow_s),
+            shrink_s=median(self.shrink_costs) if self.shrink_costs else max(pause_s, default.shrink_s),
             lead_s=median(self.lead_times) if self.lead_times else default.lead_s,
         )
 

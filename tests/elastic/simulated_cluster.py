@@ -188,7 +188,7 @@ class Cluster:
         elif act.kind == "abandon_newcomers":
             self.newcomers = "none"
         elif act.kind == "stop":
-            self.stopping_since = self.now
+            self.stopping_since = self.now - self.step_s * act.cut
         elif act.kind == "resize":
             if not act.planned and self.group:
                 self.lose_steps()

@@ -14,6 +14,7 @@ from planner.elastic.mistakes import GaveUp
 from planner.events.failures import GivesUp, Held, Hung, MemoryLost, NodeLeftOut, Unplaced, WorkersFailed
 from planner.events.sizing import Pays, Resized, Resizes
 from planner.events.stopping import (
+    CutsStep,
     FirstStepGivenUp,
     NewcomerFailed,
     NewcomersCalledOff,
@@ -21,6 +22,7 @@ from planner.events.stopping import (
     Notice,
     NoticeTooShort,
     NotParked,
+    UsesNotice,
     WaitsForRoom,
 )
 from planner.plan.growth import ResizeCost
@@ -74,22 +76,108 @@ def test_the_end_of_a_run_is_not_worth_a_resize():
 
 
 def test_a_notice_becomes_a_shrink_without_a_lost_step():
-    """Well before the node goes."""
+    """An operator's notice of an hour is answered at once."""
     cluster = Cluster(4).run(30)
-    cluster.drain("n3", 30)
+    cluster.drain("n3", 3600)
     cluster.run(10)
     assert cluster.sizes == [4, 3]
     assert cluster.recomputed == 0
     (notice,) = cluster.told(Notice)
-    assert notice == Notice(leaving=1, size=4, left_s=pytest.approx(29, abs=0.5), room=3, obstacle=None)
+    assert notice == Notice(leaving=1, size=4, left_s=pytest.approx(3599, abs=0.5), room=3, obstacle=None)
     assert cluster.run(60).sizes == [4, 3]
+
+
+class TestAShortNotice:
+    """The group uses it, because nodes that go anyway can train until then."""
+
+    def test_most_of_it_is_used(self):
+        """It stops when two steps, a commit and a half, and some seconds are left."""
+        cluster = Cluster(4).run(30)
+        cluster.drain("n3", 120)
+        cluster.run(100)
+        assert (cluster.sizes, cluster.told(Notice)) == ([4], [])
+        (used,) = cluster.told(UsesNotice)
+        assert (used.leaving, used.size, used.room) == (1, 4, 3)
+        assert (used.left_s, used.needed_s) == pytest.approx((120, 3.15), abs=0.5)
+        cluster.run(17)
+        assert cluster.sizes == [4, 3]
+        assert cluster.recomputed == 0
+
+    def test_a_node_that_comes_meanwhile_for_a_larger_group_ends_it(self):
+        """With it, more workers could train now."""
+        cluster = Cluster(4).run(30)
+        cluster.drain("n3", 120)
+        cluster.run(20)
+        cluster.add(3)
+        cluster.run(10)
+        assert cluster.sizes == [4, 6]
+        assert cluster.recomputed == 0
+
+    @pytest.mark.parametrize("lacks", ["step", "commit"])
+    def test_it_is_not_used_before_a_stop_was_measured(self, lacks):
+        """How long it takes is not known. A group's first step is not typical."""
+        cluster = Cluster(4, sample_s=1.0)
+        cluster.commit_s = 0.0 if lacks == "commit" else 0.5
+        cluster.run(15 if lacks == "step" else 60)
+        cluster.drain("n3", 120)
+        cluster.run(20)
+        assert cluster.sizes == [4, 3]
+
+    def test_further_notices_are_part_of_it(self):
+        """One resize, in time for the first node."""
+        cluster = Cluster(6).run(30)
+        for node in ("n1", "n2", "n5"):
+            cluster.drain(node, 120)
+            cluster.run(20)
+        cluster.run(70)
+        assert cluster.sizes == [6, 3]
+        assert cluster.recomputed == 0
+
+
+class TestACutStep:
+    """Steps of a minute: to finish one can take longer than to do it all again."""
+
+    def test_newcomers_that_are_much_faster_do_not_wait_for_the_step(self):
+        cluster = Cluster(1, sample_s=1.5, total_steps=1000).run(300)
+        cluster.add(11)
+        cluster.run(40)
+        (cut,) = cluster.told(CutsStep)
+        assert (cut.to, cut.left_s) == (12, None)
+        assert cut.elapsed_s + cut.rest_s == pytest.approx(cluster.controller.history.step_s(1))
+        assert cut.to_step_s < cut.rest_s
+        assert [act.cut for _, act in cluster.acts if act.kind == "stop"] == [True]
+
+    def test_a_step_that_is_soon_done_is_finished(self):
+        """With one worker more, all of it takes longer than its rest."""
+        cluster = Cluster(3, sample_s=1.5, total_steps=1000).run(300)
+        cluster.add(1)
+        cluster.run(60)
+        assert [act.cut for _, act in cluster.acts if act.kind == "stop"] == [False]
+
+    def test_a_notice_that_leaves_no_time_for_the_rest(self):
+        """What was done before the step is committed, and only that step is done again."""
+        cluster = Cluster(2, sample_s=1.5, total_steps=1000, most=2).run(300)
+        in_step_s = cluster.progress * cluster.step_s
+        cluster.run(max(5 - in_step_s, 0) if in_step_s < 5 else cluster.step_s - in_step_s + 5)
+        cluster.drain("n1", 15)
+        cluster.run(2)
+        (cut,) = cluster.told(CutsStep)
+        assert cut.left_s == pytest.approx(15, abs=3)
+        assert cut.rest_s > 15
+
+    def test_a_step_of_one_round_cannot_be_cut(self):
+        cluster = Cluster(2, global_batch=8, sample_s=9.0, total_steps=1000, most=4).run(300)
+        cluster.add(2)
+        cluster.run(80)
+        assert [act.cut for _, act in cluster.acts if act.kind == "stop"] == [False]
+        assert not cluster.told(CutsStep)
 
 
 def test_staggered_notices_are_one_resize():
     """Three nodes get theirs within a second or so of each other."""
     cluster = Cluster(6).run(30)
     for node in ("n1", "n2", "n5"):
-        cluster.drain(node, 30)
+        cluster.drain(node, 600)
         cluster.run(0.75)
     cluster.run(20)
     assert cluster.sizes == [6, 3]
@@ -100,7 +188,7 @@ def test_a_replacement_takes_the_place_of_a_node_that_goes():
     """The same size on other nodes."""
     cluster = Cluster(4, most=4).run(30)
     cluster.add()
-    cluster.drain("n0", 30)
+    cluster.drain("n0", 600)
     cluster.run(20)
     assert cluster.sizes == [4, 4]
     assert "n0" not in cluster.group

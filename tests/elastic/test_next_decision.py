@@ -134,11 +134,11 @@ def test_newcomers_are_waited_for():
 def test_a_notice_names_who_goes_and_how_many_continue():
     """While more notices may follow the first."""
     cluster = Seen(3).run(30)
-    cluster.drain("n2", 30)
+    cluster.drain("n2", 600)
     cluster.tick()
     (found,) = said(cluster).events
     assert isinstance(found, NoticeRuns)
-    assert (found.leaving, found.size, found.left_s, found.to, found.in_memory) == (1, 3, 29.75, 2, False)
+    assert (found.leaving, found.size, found.left_s, found.to, found.in_memory) == (1, 3, 599.75, 2, False)
     assert found.stops_in_s == pytest.approx(1, abs=0.01)
     assert worker_states(cluster.controller.state, cluster.view) == ("training", "training", "leaving")
     while not isinstance(cluster.controller.state, Stopping):
@@ -146,6 +146,18 @@ def test_a_notice_names_who_goes_and_how_many_continue():
     (found,) = said(cluster).events
     assert isinstance(found, AwaitsParked)
     assert (found.parked, found.size, found.then) == (0, 3, (WillStart(size=2, planned=True),))
+
+
+def test_a_short_notice_says_until_when_it_is_used():
+    """When the group stops if nothing else happens."""
+    cluster = Seen(3).run(30)
+    cluster.drain("n2", 120)
+    cluster.run(10)
+    found = said(cluster)
+    assert cluster.now + 90 < found.due_s < cluster.now + 110
+    while not isinstance(cluster.controller.state, Stopping):
+        cluster.tick()
+    assert cluster.now == pytest.approx(found.due_s, abs=cluster.step_s + 0.5)
 
 
 def test_a_notice_that_leaves_too_few_says_until_when_it_trains():

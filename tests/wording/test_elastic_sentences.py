@@ -210,6 +210,18 @@ STOPPING = [
         "notice, and only 1 worker will fit: training continues as long as possible (no commit was measured yet)",
     ),
     (
+        stopping.UsesNotice(leaving=1, size=4, room=3, left_s=118.0, needed_s=24.0),
+        "notice for 1 worker of 4, 118 s left, room for 3: training continues, and stops 24 s before",
+    ),
+    (
+        stopping.CutsStep(elapsed_s=12.0, rest_s=48.0, to=8, to_step_s=15.0, left_s=None),
+        "the step in flight is given up after 12 s: its rest would take 48 s, and 8 workers do all of it in 15 s",
+    ),
+    (
+        stopping.CutsStep(elapsed_s=12.0, rest_s=48.0, to=None, to_step_s=None, left_s=30.0),
+        ("the step in flight is given up after 12 s: its rest would take 48 s, and 30 s are left to save what is done"),
+    ),
+    (
         stopping.BecomesDurable(obstacle="no_keeper"),
         "the last step becomes durable, and does not stay in memory: a node of the group has no keeper",
     ),
