@@ -24,7 +24,8 @@ from planner.train.hooks import Hooks
 from planner.train.setup import Launch
 
 _POLL_S = 0.1
-_NOTICE_S = 30.0
+# A group makes use of a short notice (`elastic.step`), and a stage ends when the group has stopped.
+_NOTICE_S = 300.0
 # After a node is lost, a smaller group starts within half a minute (`launch.EMBEDDED`).
 _CHANGE_DEADLINE_S = 180.0
 

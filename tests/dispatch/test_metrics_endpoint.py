@@ -217,7 +217,7 @@ def test_every_series_is_there_with_the_ledgers_values_while_a_run_resizes(tmp_p
     """
     job = preferences(tmp_path)
     trace = Trace(times_s=(0.0, 1.0), counts=(2, 1))
-    calm = {"notice_s": 60.0, "quick_health_checks": False, "environment": {"RAY_metrics_report_interval_ms": "1000"}}
+    calm = {"notice_s": 300.0, "quick_health_checks": False, "environment": {"RAY_metrics_report_interval_ms": "1000"}}
     with AutoscalerCluster(max_nodes=2, available=trace, **calm) as cluster:
         endpoint = Endpoint(run_of(job), lambda: targets_of(cluster))
         with driven(job, tmp_path, cluster):
