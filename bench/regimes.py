@@ -3,7 +3,7 @@
     python bench/regimes.py [--cases 500] [--jobs 2]
 
 A market is calm, flaps, or rises and falls. It has one to 32 nodes, which go one by one or in groups, with and without
-notice. Steps take 0.1 s to an hour with all nodes. Nothing was tuned on these markets. Each case is one play of 12 hours.
+notice. Steps take 0.1 s to an hour with all nodes. Nothing was tuned on these markets. Each play has 12 hours.
 """
 
 import argparse
