@@ -62,5 +62,8 @@ class Act:
     in_memory: bool = False
     """for `stop`: the last step may stay in the keepers' memory. Otherwise it must become durable. A later stop of the
     same group that is not in memory overrides one that is"""
+    cut: bool = False
+    """for `stop`: whether workers abandon the step in flight instead of finishing it. If no round is left at which they
+    can agree, they finish it. A later stop of the same group with it overrides one without"""
     events: tuple[Event, ...] = ()
     """for the ledger of the group that runs, or for the driver's terminal if no group runs"""
