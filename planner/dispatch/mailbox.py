@@ -14,6 +14,7 @@ from planner.events.event import Event
 
 _stop = threading.Event()
 _must_commit = threading.Event()
+_cut = threading.Event()
 _release = threading.Event()
 _lock = threading.Lock()
 _events: list[Event] = []
@@ -53,20 +54,28 @@ class UnwindTraining(BaseException):
     """Unwinds the training thread of a worker whose process is kept. `except Exception` does not catch it."""
 
 
-def request_stop(in_memory: bool = False) -> None:  # Ray's `execute` passes it by position
+def request_stop(in_memory: bool = False, cut: bool = False) -> None:  # Ray's `execute` passes them by position
     """Ask this worker to stop at the next step that all workers agree on, commit, and park.
 
     With `in_memory`, the last step may stay in the keepers' memory. A request without it overrides one with it, in any
-    order.
+    order. With `cut`, workers abandon the step in flight at the next round that all of them agree on, if there is one.
+    A request with it overrides one without it, in any order.
     """
     if not in_memory:
         _must_commit.set()  # first: who sees the stop sees this, too
     _stop.set()
+    if cut:
+        _cut.set()  # last: who sees this sees the stop, too
 
 
 def stop_requested() -> bool:
     """Whether this worker was asked to stop."""
     return _stop.is_set()
+
+
+def cut_requested() -> bool:
+    """Whether this worker was asked to stop without finishing the step in flight."""
+    return _cut.is_set()
 
 
 def may_hold() -> bool:
@@ -142,5 +151,6 @@ def reset() -> None:
     """Clear stop requests, releases and events of the last generation."""
     _stop.clear()
     _must_commit.clear()
+    _cut.clear()
     _release.clear()
     take_events()

@@ -32,6 +32,7 @@ def worker_hooks(launch: Launch) -> Hooks:
     return Hooks(
         report=ray.train.report,
         should_stop=lambda _step: mailbox.stop_requested(),
+        should_cut=mailbox.cut_requested,
         may_hold=mailbox.may_hold,
         keepers=partial(keepers_of, launch),
         collectives_s=partial(collectives_s, launch.launch_id),

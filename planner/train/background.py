@@ -56,6 +56,10 @@ class BackgroundWork(Generic[T]):
         """How long it took. Call it when it has ended."""
         return self.ended_s - self.began_s
 
+    def wait(self) -> None:
+        """Wait for the end, with an error or without."""
+        self._ended.wait()
+
     def result(self) -> T:
         """Wait for the end and return the result.
 

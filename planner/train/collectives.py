@@ -139,6 +139,13 @@ def let_fsdp_sum_gradients(model: nn.Module) -> None:
             module.set_force_sum_reduction_for_comms(True)
 
 
+def reshard(model: nn.Module) -> None:
+    """Free the gathered weights of every module that FSDP has sharded."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
 def use_own_collectives(model: nn.Module) -> None:
     """Make FSDP gather weights and sum gradients by the functions of this file, in every module that it has sharded.
 

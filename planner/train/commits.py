@@ -109,6 +109,11 @@ class Commits:
         return self._flight is not None
 
     @property
+    def is_sealing(self) -> bool:
+        """Whether all workers have written the commit in flight. The same on every worker."""
+        return self._flight is not None and self._flight.is_gathered
+
+    @property
     def is_silent(self) -> bool:
         """Whether this worker's storage takes nothing of the commit in flight."""
         return self._flight is not None and self._flight.is_silent

@@ -54,6 +54,9 @@ class Tally:
     """workers whose last copy is not yet published (`planner.train.copies`)"""
     must_commit: int = 0
     """workers that may not stop with their last step only in memory"""
+    cut_gap: int = 0
+    """rounds of the next step before workers first ask each other whether to abandon it (`planner.train.cuts`). 0: they
+    do not ask. Rank 0 decides it"""
 
 
 def exact_sums(parts: torch.Tensor) -> tuple[float, ...]:
@@ -108,6 +111,7 @@ def _encode(tally: Tally, world_size: int) -> list[int]:
         tally.copy,
         tally.publishing,
         tally.must_commit,
+        tally.cut_gap,
         *_fixed(tally.loss, world_size),
         *(number for metric in tally.metrics for number in _fixed(metric, world_size)),
         *tally.denominators,
@@ -116,7 +120,7 @@ def _encode(tally: Tally, world_size: int) -> list[int]:
 
 def _decode(values: list[int], num_metrics: int) -> Tally:
     samples, sum_high, sum_low, place_high, place_low, *flags = values
-    stop, failed, report, commit, written, sealed, silent, copy, publishing, must, *rest = flags
+    stop, failed, report, commit, written, sealed, silent, copy, publishing, must, cut_gap, *rest = flags
     reals, denominators = rest[: 2 + 2 * num_metrics], rest[2 + 2 * num_metrics :]
     loss, *metrics = map(_real, reals[::2], reals[1::2])
     return Tally(
@@ -136,6 +140,7 @@ def _decode(values: list[int], num_metrics: int) -> Tally:
         copy=copy,
         publishing=publishing,
         must_commit=must,
+        cut_gap=cut_gap,
     )
 
 

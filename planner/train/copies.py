@@ -96,7 +96,7 @@ class Copies:
         # -1: no copy yet. It is below every step, so an unused place is the oldest.
         self._steps = [-1] * _NUM_PLACES
         self._pinned = -1
-        self._published_from = -1
+        self._published_from = self._published_step = -1
         self._publishing: BackgroundWork[bool] | None = None
         self._next: tuple[Held, Mapping[str, Any]] | None = None
         # The publishing thread prepares the other place, which the training thread may be taking at the same moment.
@@ -184,9 +184,24 @@ class Copies:
     def _begin_publishing(self, held: Held, facts: Mapping[str, Any]) -> None:
         if (client := self._links.publisher) is None:
             return
-        self._published_from = held.place
+        self._published_from, self._published_step = held.place, held.step
         work = partial(self._publish, client, held, facts)
         self._publishing = BackgroundWork(work, lambda error: TrainingFailed(f"a copy in memory: {error}"))
+
+    def has_taken(self, step: int) -> bool:
+        """Whether one of the two places has the state after `step` steps."""
+        return step in self._steps
+
+    def is_published(self, step: int) -> bool:
+        """Wait for what is being published. Returns whether the copy after `step` steps, taken last, now counts."""
+        while (work := self._publishing) is not None:
+            work.wait()
+            if self._next is None:
+                return self._published_step == step and work.is_done and work.result()
+            held, facts = self._next
+            self._next = None
+            self._begin_publishing(held, facts)
+        return False
 
     def seal_now(self, held: Held, facts: Mapping[str, Any]) -> bool:
         """Have the keeper take digests of a copy, and wait for it. Returns whether it did."""

@@ -24,6 +24,11 @@ class PassCounts:
     """1 plus the times that a gradient exceeded its fixed point (a run's first step always does, once)"""
 
 
+def never() -> bool:
+    """Return false."""
+    return False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Hooks:
     """The callbacks by which the caller of a generation observes and stops its loop."""
@@ -32,6 +37,9 @@ class Hooks:
     """called on every worker at the same step, about once a second"""
     should_stop: Callable[[int], bool] = lambda _step: False
     """called before every step with its number. If it returns true on one worker, all stop before that step"""
+    should_cut: Callable[[], bool] = never
+    """called on every worker while a step is computed, about once a second. If it returns true on one worker, all
+    abandon the step at a round that they agree on, and stop before it. With `never`, no worker asks the others"""
     may_hold: Callable[[], bool] = lambda: False
     """whether a stop that this worker knows of may leave its last step in memory (`keepers`), without a commit. True
     while it knows of none. The step stays in memory only if this is true on all workers"""
@@ -66,6 +74,9 @@ class GenerationEnd:
 
     is_held: bool = False
     """whether its last step is only in the keepers' memory, and no commit has it"""
+
+    abandoned_rounds: int = 0
+    """rounds that were computed of the step after the last one, which all workers abandoned. 0: there was none"""
 
     @property
     def finished(self) -> bool:

@@ -16,6 +16,8 @@ One step on one worker, in the order of `Loop._steps`. Names are in `planner/tra
     A rounds: forward, backward, each with the seed of its first sample          optimizer_step.accumulate
         FSDP sums gradients into the shards                                      exact.gradient_sums.FloatSums
         (or integers are summed in its place: bitwise)                           exact.gradient_sums.FixedPointSums
+    between rounds: abandon the step, if any worker was asked for that           cuts.Cuts.leave_before
+        then drop it, and go to the stop, with the step before as the last       Loop._abandon
     repeat the rounds, if a gradient was beyond the integers' range: bitwise     Loop._gradients
     wait for the rows of the next step, count them                               Loop._tally
     start the control message: evidence of this step, counts of the next         control.start
@@ -24,11 +26,11 @@ One step on one worker, in the order of `Loop._steps`. Names are in `planner/tra
 
 import itertools
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 
-from torch import nn
+from torch import Tensor, nn
 
 from planner.base import progress_counter
 from planner.errors import PlannerError
@@ -40,7 +42,9 @@ from planner.plan.by_length import ByLength, placement
 from planner.train import control
 from planner.train.batches import LoadedStep, Loader, MicroBatch
 from planner.train.collective_timeout import CollectiveTimeout
+from planner.train.collectives import reshard
 from planner.train.control import Tally
+from planner.train.cuts import Cuts
 from planner.train.hooks import GenerationEnd, Hooks, PassCounts
 from planner.train.journal import Journal
 from planner.train.meter import Meter
@@ -52,7 +56,7 @@ from planner.train.saves import Saves
 from planner.train.state import TrainState
 from planner.train.step_records import Evidence, StepRecords
 from planner.train.step_update import Updater
-from planner.train.world import World
+from planner.train.world import World, synchronize
 
 
 class Loop:
@@ -99,6 +103,7 @@ class Loop:
             num_again=start.num_again,
             plan=plan,
         )
+        self._cuts, self._abandoned_rounds = Cuts(world, hooks), 0
         self._passes: Callable[[], int] = _PassCounter(state.model)
         self._step = self._repeated_steps = 0
         self.batches: Sequence[MicroBatch] = ()
@@ -144,6 +149,7 @@ class Loop:
             commit_s=self._saves.last_s,
             durable_after_s=self._durable_after_s,
             is_held=self._saves.is_held,
+            abandoned_rounds=self._abandoned_rounds,
         )
 
     def steps(self) -> Iterator[Step]:
@@ -166,10 +172,8 @@ class Loop:
         self._step = step
         evidence: Evidence | None = None
         loaded, failure = ready(prefetcher.start()) if step < self._total_steps else (LoadedStep(), None)
-        # All messages of a generation have the same length: an all-reduce needs that on all workers.
-        nothing = (0.0,) * (1 + len(self._objective.metrics))
-        # The first message has no evidence. It brings the counts that the first step's losses are divided by.
-        pending = control.start(self._world, self._tally(step, [], nothing, 0, loaded.batches, failure))
+        # It brings the counts that the first step's losses are divided by.
+        pending = self._without_evidence(step, loaded.batches, failure)
         while True:
             totals = pending.wait()
             last, ended_s = step >= self._total_steps or totals.stop > 0 or totals.failed > 0, time.monotonic()
@@ -201,7 +205,14 @@ class Loop:
             step, cursor = step + 1, cursor + self._plan.global_batch
             # Before the gradients: the rows of the step after this one are read while this one computes.
             upcoming = prefetcher.start() if step < self._total_steps else None
-            parts, check_sum, work = yield from self._gradients(step - 1, loaded.batches, totals)
+            gradients = yield from self._gradients(step - 1, loaded.batches, totals)
+            if gradients is None:
+                # The end is that of a stop before this step. The step before it is on record.
+                step, cursor, evidence, failure = step - 1, cursor - self._plan.global_batch, None, None
+                self._abandon()
+                pending = self._without_evidence(step, [], None)
+                continue
+            parts, check_sum, work = gradients
             # Only now: a user's loop that breaks off within a step has not done it.
             self._step = step
             done = loaded
@@ -225,12 +236,15 @@ class Loop:
 
     def _gradients(
         self, number: int, batches: list[MicroBatch], totals: Tally
-    ) -> Generator[Step, None, tuple[tuple[float, ...], int, PassCounts]]:
+    ) -> Generator[Step, None, tuple[tuple[float, ...], int, PassCounts] | None]:
         """Compute the gradients into the shards. Returns this worker's parts of loss and metrics, checksum and work.
 
-        If a gradient exceeds the range of its fixed point, all workers repeat the step from the same weights.
+        If a gradient exceeds the range of its fixed point, all workers repeat the step from the same weights. None if
+        all workers have abandoned the step, of which nothing is left in model and sums.
         """
         before, backward_passes = self._passes(), 0
+        sums_before = {name: value.clone() for name, value in self._state.sums.state().items()}
+        self._cuts.begin_step(totals.cut_gap)
         for attempt in itertools.count(1):
             step = Step(
                 number=number,
@@ -240,8 +254,13 @@ class Loop:
                 totals=totals.denominators,
                 seed=self._job.train.seed,
                 watch=self._meter.watch,
+                cuts=self._cuts,
             )
             yield step
+            if step.is_cut:
+                self._abandoned_rounds = backward_passes + step.num_backward
+                self._drop_gradients(sums_before)
+                return None
             parts, check_sum = step.result()
             backward_passes += step.num_backward
             is_settled = self.settle()
@@ -255,9 +274,33 @@ class Loop:
             self._state.model.zero_grad(set_to_none=True)
         raise AssertionError  # the loop above has no other end
 
+    def _drop_gradients(self, sums_before: Mapping[str, Tensor]) -> None:
+        """Leave model and sums as if the step had not begun."""
+        # FSDP may still be summing what the last round has begun.
+        synchronize(self._world.device)
+        model = self._state.model
+        self._state.sums.abandon(sums_before)
+        model.set_is_last_backward(True)  # type: ignore[operator]
+        model.zero_grad(set_to_none=True)
+        reshard(model)
+
+    def _abandon(self) -> None:
+        """Record what is left to record of the steps before the one that was abandoned."""
+        with self._saves.landing():
+            for event in self._hooks.events():
+                self._journal.note(event)
+            for measurement in self._meter.drop_step():
+                self._journal.record(measurement)
+
     def settle(self) -> bool:
         """Finish the step's sums. False if a gradient was beyond the integers' range, so that the step is repeated."""
         return self._state.sums.settle()
+
+    def _without_evidence(self, step: int, upcoming: list[MicroBatch], failure: PlannerError | None) -> control.Pending:
+        """Start a control message that follows no step."""
+        # All messages of a generation have the same length: an all-reduce needs that on all workers.
+        nothing = (0.0,) * (1 + len(self._objective.metrics))
+        return control.start(self._world, self._tally(step, [], nothing, 0, upcoming, failure))
 
     def _tally(
         self,
@@ -275,9 +318,10 @@ class Loop:
             metrics=parts[1:],
             check_sum=check_sum,
             placement=self._placement(done),
-            stop=int(self._hooks.should_stop(step)),
+            stop=int(self._hooks.should_stop(step) or self._abandoned_rounds > 0),
             failed=int(failure is not None or self._failure is not None),
             report=int(self._records.is_report_due),
+            cut_gap=self._cuts.first_gap(len(upcoming)),
             **self._saves.said(step),
         )
 

@@ -149,16 +149,22 @@ class MemoryCopies:
             self.copies.publish(held, self._facts(held, cursor, head))
 
     def keep(self, step: int, cursor: int) -> bool:
-        """Copy the last step before a stop. Returns whether all workers' copies are sealed."""
+        """Copy the last step before a stop, if it is not copied yet. Returns whether all workers' copies are sealed."""
         began_s = time.monotonic()
-        head = self._journal.stored_head()
-        is_sealed = self.copies.can_publish and (bool(head) or self._world.rank > 0)
-        if is_sealed:
-            held = self.copies.take(step, self._state.local_shards())
-            is_sealed = self.copies.seal_now(held, self._facts(held, cursor, head))
+        # The step after it was abandoned. Rank 0's two copies would name different heads of the ledger, and not count.
+        is_again = self.copies.has_taken(step)
+        is_sealed = self.copies.is_published(step) if is_again else self._seal(step, cursor)
         is_sealed = all(self._world.gather(is_sealed))
         self.copy_s = time.monotonic() - began_s
         return is_sealed
+
+    def _seal(self, step: int, cursor: int) -> bool:
+        """Copy this worker's shards and have them sealed. Returns whether they are."""
+        head = self._journal.stored_head()
+        if not (self.copies.can_publish and (head or self._world.rank > 0)):
+            return False
+        held = self.copies.take(step, self._state.local_shards())
+        return self.copies.seal_now(held, self._facts(held, cursor, head))
 
     def forget_older(self) -> None:
         """A step of this generation is durable: free the copies of earlier ones, in the background."""

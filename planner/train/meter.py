@@ -53,6 +53,7 @@ class Meter:
         self._num_steps, self._seconds = 0, 0.0
         self._costs, self._num_rounds = _NO_COSTS, 0
         self._blocked_s = self._blocked_before_s = 0.0
+        self._begun, self._measured_step = LoadedStep(), 0
         self._pending: _Pending | None = None
         self._newest: MeasurementRecord | None = None
 
@@ -75,13 +76,10 @@ class Meter:
 
     def begin_step(self, step: LoadedStep) -> None:
         """Note the tokens and costs of a step that begins. The time until now belongs to no part of it."""
-        for batch in step.batches:
-            self._tokens += batch.token_counts
-        if step.costs is not None:
-            self._costs += step.costs
-            self._num_rounds += len(step.batches)
+        self._begun = step
         self._blocked_before_s = blocked.seconds
         self.watch.skip()
+        self.watch.mark()
 
     def end_step(self, record: StepRecord, *, is_due: bool, is_last: bool) -> list[MeasurementRecord]:
         """Note a completed step. Returns the measurements that are summed by now, the same on every worker.
@@ -91,15 +89,33 @@ class Meter:
             is_due: whether to measure the steps up to this one. The same on every worker.
             is_last: whether no step follows. Then the steps up to this one are measured, and their sum waited for.
         """
+        self._count(self._begun)
         self._num_steps += 1
+        self._measured_step = record.step + 1
         self._seconds += record.seconds
         self._blocked_s += blocked.seconds - self._blocked_before_s
         found = self._finished()
         if is_due or is_last:
-            self._pending = self._start(record.step + 1, is_last=is_last)
+            self._pending = self._start(is_last=is_last)
         return [*found, *self._finished()] if is_last else found
 
-    def _start(self, step: int, *, is_last: bool) -> _Pending:
+    def drop_step(self) -> list[MeasurementRecord]:
+        """Forget the step that has begun. None follows. Returns the measurements of the steps before it."""
+        self.watch.rewind()
+        found = self._finished()
+        if self._num_steps:
+            self._pending = self._start(is_last=True)
+        return [*found, *self._finished()]
+
+    def _count(self, step: LoadedStep) -> None:
+        """Add a step's tokens and costs."""
+        for batch in step.batches:
+            self._tokens += batch.token_counts
+        if step.costs is not None:
+            self._costs += step.costs
+            self._num_rounds += len(step.batches)
+
+    def _start(self, *, is_last: bool) -> _Pending:
         """Begin to sum what was measured since the last time."""
         times, tokens = self.watch.take(all_of_it=is_last), self._tokens
         numbers = (
@@ -114,7 +130,7 @@ class Meter:
         largest = torch.tensor([peak_memory_bytes(self._world.device)], dtype=torch.int64)
         group = self._world.object_group
         pending = _Pending(
-            step=step,
+            step=self._measured_step,
             num_steps=self._num_steps,
             seconds=self._seconds,
             costs=self._costs,

@@ -11,6 +11,7 @@ from planner.base import progress_counter
 from planner.errors import TrainingFailed
 from planner.train import control
 from planner.train.batches import MicroBatch
+from planner.train.cuts import Cuts
 from planner.train.exact.gradient_sums import GradientSums
 from planner.train.objectives import Objective
 from planner.train.stopwatch import Stopwatch
@@ -37,6 +38,7 @@ class Step:
         totals: tuple[int, ...],
         seed: int,
         watch: Stopwatch,
+        cuts: Cuts,
     ) -> None:
         self.number = number
         """number of the optimizer step, from 0"""
@@ -44,6 +46,9 @@ class Step:
         self.batches = batches
         """this worker's micro-batches, one per round"""
         self._model, self._sums, self._seed, self._watch = model, sums, seed, watch
+        self._cuts = cuts
+        self.is_cut = False
+        """whether all workers have abandoned the step, so that its gradient is dropped and no step follows"""
         self._round = 0
         self._parts: list[Tensor] = []
         self._check_sum = 0
@@ -51,7 +56,8 @@ class Step:
     def micro_batches(self) -> Iterator[Any]:
         """Yield this worker's micro-batches. Call `backward` once for each, before you request the next.
 
-        Random numbers drawn in between depend on the run's seed and the micro-batch, but not on the worker.
+        Random numbers drawn in between depend on the run's seed and the micro-batch, but not on the worker. After the
+        first one, they may end early on all workers, if a stop abandons the step (`is_cut`).
 
         Raises:
             TrainingFailed: a micro-batch got no `backward`, or the method was called twice.
@@ -59,7 +65,11 @@ class Step:
         if self._round:
             raise TrainingFailed(f"step {self.number}: step.micro_batches was called twice. Call it once per step")
         self._sums.begin()
+        self._cuts.begin_rounds()
         for number, batch in enumerate(self.batches, 1):
+            if self._cuts.leave_before(number - 1, len(self.batches)):
+                self.is_cut = True
+                return
             self._round = number
             if number == len(self.batches):
                 self._sums.last_round()
@@ -116,7 +126,9 @@ class Step:
                 "over all of step.micro_batches() and call step.backward for each"
             )
         # One wait for the device per step.
-        return control.exact_sums(torch.stack(self._parts)), self._check_sum
+        parts = control.exact_sums(torch.stack(self._parts))
+        self._cuts.end_rounds(len(self.batches))
+        return parts, self._check_sum
 
     @property
     def num_backward(self) -> int:

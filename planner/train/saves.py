@@ -112,7 +112,11 @@ class Saves:
         may = totals.stop > 0 and not totals.failed and not totals.must_commit and step < self._total_steps
         if not may or step <= self._durable_step:
             return False
-        if totals.publishing:  # from one of the two places. The commit in flight may be written from the other
+        is_again = step == self._begun_step  # the commit in flight is of this step: the one after it was abandoned
+        if is_again and self._commits.is_sealing:  # nobody may resume from memory while rank 0 writes its manifest
+            return False
+        if totals.publishing and not is_again:
+            # From one of the two places. The commit in flight may be written from the other.
             self._commits.give_up()
         if not self._memory.keep(step, cursor):
             return False

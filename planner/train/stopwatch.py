@@ -15,6 +15,15 @@ class Stopwatch:
     def __init__(self) -> None:
         self._seconds = dict.fromkeys(PARTS, 0.0)
         self._last_s = time.perf_counter()
+        self._marked = self._seconds
+
+    def mark(self) -> None:
+        """Remember the times until now."""
+        self._marked = self._seconds.copy()
+
+    def rewind(self) -> None:
+        """Drop the times since `mark`. Nothing may have taken times in between."""
+        self._seconds = self._marked.copy()
 
     def skip(self) -> None:
         """Set a boundary. The time since the last one belongs to no part."""
@@ -45,6 +54,17 @@ class CudaStopwatch(Stopwatch):
         super().__init__()
         self._last = _recorded_event()
         self._laps: list[tuple[Part, torch.cuda.Event, torch.cuda.Event]] = []
+        self._num_marked = 0
+
+    def mark(self) -> None:
+        """Remember the times until now."""
+        super().mark()
+        self._num_marked = len(self._laps)
+
+    def rewind(self) -> None:
+        """Drop the times since `mark`. Nothing may have taken times in between."""
+        super().rewind()
+        del self._laps[self._num_marked :]
 
     def skip(self) -> None:
         """Set a boundary. The time since the last one belongs to no part."""

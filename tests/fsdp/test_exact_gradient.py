@@ -19,7 +19,9 @@ pytestmark = pytest.mark.fsdp
 def sharded_gradient(rank, job, cursor, where):
     """One worker's call of the real step; rank 0 returns loss and whole gradients."""
     from planner.train import control
+    from planner.train.cuts import Cuts
     from planner.train.exact.gradient_sums import FloatSums
+    from planner.train.hooks import Hooks
     from planner.train.optimizer_step import Step, accumulate
     from planner.train.shard import shard
     from planner.train.stopwatch import Stopwatch
@@ -32,8 +34,8 @@ def sharded_gradient(rank, job, cursor, where):
     objective = make_objective(job.objective, UniformReference())
     batches = Loader(dataset=dataset, order=order, plan=plan, rank=rank, make_batch=text_batch).load(cursor).batches
     totals = control.exchange(world, control.Tally(denominators=denominators(objective, batches))).denominators
-    sums, watch = FloatSums(model, where), Stopwatch()
-    step = Step(number=0, model=model, sums=sums, batches=batches, totals=totals, seed=0, watch=watch)
+    sums, watch, cuts = FloatSums(model, where), Stopwatch(), Cuts(world, Hooks())
+    step = Step(number=0, model=model, sums=sums, batches=batches, totals=totals, seed=0, watch=watch, cuts=cuts)
     accumulate(model, objective, step)
     (loss,), _ = step.result()
     loss = control.exchange(world, control.Tally(denominators=(0,), loss=loss)).loss

@@ -88,7 +88,7 @@ class Actuator:
             group.abandon_newcomers()
         elif act.kind == "stop":
             for worker in workers:
-                worker.actor.execute.remote(mailbox.request_stop, act.in_memory)
+                worker.actor.execute.remote(mailbox.request_stop, act.in_memory, act.cut)
             self._reporter.tell_driver_of_stop(self._controller.stop)
         elif act.kind == "end":
             self._reporter.tell_driver(*act.events)  # workers that have parked write no ledger

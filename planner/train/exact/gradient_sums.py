@@ -4,6 +4,7 @@ FSDP2 passes every module's unsharded gradient to a reduce-scatter, which can be
 it to integers, sums those over workers and rounds, and gives FSDP zeros until the last round.
 """
 
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -40,6 +41,11 @@ class FloatSums:
         """Have FSDP exchange the gradients after the next backward pass."""
         if self._where == "local":
             self._model.set_requires_gradient_sync(True)  # type: ignore[operator]
+
+    def abandon(self, before: Mapping[str, Tensor]) -> None:
+        """Have FSDP exchange gradients again after a step that was given up. `before` is empty."""
+        del before
+        self.last_round()
 
     def settle(self) -> bool:
         """Return true. Float sums are always valid."""
@@ -102,6 +108,17 @@ class FixedPointSums:
         """Make every module give its sum to FSDP after the next backward pass."""
         for module_sum in self._modules:
             module_sum.is_last = True
+
+    def abandon(self, before: Mapping[str, Tensor]) -> None:
+        """Drop the sums of a step that was given up, and take back what its attempts changed.
+
+        Args:
+            before: copies of `state` before the step.
+        """
+        self._is_plain = False
+        for name, value in self.state().items():
+            value.copy_(before[name])
+        self.begin()
 
     def settle(self) -> bool:
         """Find the step's largest magnitudes over all workers and choose the next exponents. True if all sums fit.
@@ -239,4 +256,5 @@ def _sum_over_workers(quanta: Tensor, like: Tensor, group: dist.ProcessGroup) ->
 
 GradientSums = FloatSums | FixedPointSums
 """what an optimizer step asks: `begin` before its first round, `last_round` before its last backward pass, `settle`,
-which says on every worker alike whether the step must be repeated, and `norm`. A checkpoint must hold `state`"""
+which says on every worker alike whether the step must be repeated, and `norm`. Or `abandon`, if the step is given up. A
+checkpoint must hold `state`"""
