@@ -55,10 +55,12 @@ class Case:
             parts.append(f"ramp={dice.choice(['2h', '6h', '12h'])}:{dice.choice([0, 0.1, 0.25, 0.5])}")
         if dice.random() < 0.4:
             parts.append(f"flap={dice.choice(['2m', '5m', '10m', '20m', '1h'])}:{dice.choice([1, 2, 5])}")
+        restart_s = dice.choice([5.0, 20.0, 60.0, 180.0, 600.0])
         costs = {
-            "restart_s": dice.choice([5.0, 20.0, 60.0, 180.0, 600.0]),
+            "restart_s": restart_s,
             "save_s": dice.choice([1.0, 15.0, 60.0]),
-            "lead_s": dice.choice([0.0, 20.0, 120.0]),
+            # Where newcomers start first, a start without them contains that time.
+            "lead_s": restart_s * dice.choice([0.0, 0.25, 0.5]),
             "detect_s": dice.choice([1.0, 5.0, 60.0]),
         }
         return cls(
