@@ -227,9 +227,8 @@ def _leave(state: Running | Warming, view: View, room: int, now_s: float) -> tup
     notice = state.group.notice.with_nodes(view.leaving, now_s)
     state = replace(state, group=replace(state.group, notice=notice))
     needed_s = leave_s(state.known, state.group, view, room)
-    if view.leaves_in_s > needed_s - elapsed_s(state.known, state.group, now_s) + SPARE_S and (
-        uses := _uses_notice(state, view, room, now_s)
-    ):
+    spare_s = view.leaves_in_s - needed_s + elapsed_s(state.known, state.group, now_s)
+    if spare_s > SPARE_S and (uses := _uses_notice(state, view, room, now_s)):
         return _telling_once(state, uses, room)
     in_time = view.leaves_in_s - needed_s > COALESCE_S
     if in_time and now_s - notice.last_s < COALESCE_S and now_s - notice.first_s < COALESCE_MOST_S:
@@ -341,17 +340,14 @@ def _keep_waiting(state: Stopping, view: View, now_s: float) -> tuple[State, Act
     known, group = state.known, state.group
     has_news = not view.leaving <= group.notice.nodes
     state = replace(state, group=replace(group, notice=group.notice.with_nodes(view.leaving, now_s)))
-    cut = notice_cut(known, group, view, room, now_s) if has_news and not (state.cut or view.parked) else None
-    reason = (
-        (obstacle(known, group, view, room) if has_news else cannot_hold(known, view, room))
-        if state.in_memory
-        else None
-    )
-    if not (cut or reason):
-        return state, Act()
-    state = replace(state, in_memory=state.in_memory and not reason, cut=state.cut or cut is not None)
-    events = (*((BecomesDurable(obstacle=reason),) if reason else ()), *((cut,) if cut else ()))
-    return state, Act(kind="stop", events=events, in_memory=state.in_memory, cut=state.cut)
+    events = tuple[Event, ...]()
+    if state.in_memory and (
+        reason := obstacle(known, group, view, room) if has_news else cannot_hold(known, view, room)
+    ):
+        state, events = replace(state, in_memory=False), (BecomesDurable(obstacle=reason),)
+    if has_news and not (state.cut or view.parked) and (cut := notice_cut(known, group, view, room, now_s)):
+        state, events = replace(state, cut=True), (*events, cut)
+    return state, Act(kind="stop", events=events, in_memory=state.in_memory, cut=state.cut) if events else Act()
 
 
 def _end_unparked(state: Stopping, view: View, now_s: float) -> tuple[State, Act]:
