@@ -5,7 +5,7 @@ a second they sum over all workers how many of them want to leave. The sum is a 
 the same round, too. Rank 0 has the clock: the control message says when the first sum begins, and each sum says when
 the next one does.
 
-- Where a round takes about a second or more, workers wait for the sum at once. It takes a millisecond, and nobody is
+- Where a round takes more than half a second, workers wait for the sum at once. It takes a millisecond, and nobody is
   far behind, because the next round begins with a collective of FSDP anyway.
 - Where rounds are shorter, the sum runs beside them. It is waited for when the next one begins.
 - Where a step is short or has one round, there are no sums. It is finished.

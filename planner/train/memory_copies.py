@@ -60,6 +60,11 @@ class CopyPace:
             return 1
         return copy_interval(median(self._copy_times), max(median(self._step_times), 1e-9))
 
+    @property
+    def last_s(self) -> float:
+        """Seconds for which the last copy kept training waiting. 0 before the first."""
+        return self._copy_times[-1] if self._copy_times else 0.0
+
     def is_due(self) -> bool:
         """Whether a copy is due after the step that ends now, which `did_step` does not know yet."""
         return 0 < self.interval <= self._since + 1
@@ -155,7 +160,8 @@ class MemoryCopies:
         is_again = self.copies.has_taken(step)
         is_sealed = self.copies.is_published(step) if is_again else self._seal(step, cursor)
         is_sealed = all(self._world.gather(is_sealed))
-        self.copy_s = time.monotonic() - began_s
+        # The controller takes it for what the next stop needs, which may have to copy.
+        self.copy_s = max(time.monotonic() - began_s, self.pace.last_s)
         return is_sealed
 
     def _seal(self, step: int, cursor: int) -> bool:

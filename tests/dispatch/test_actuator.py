@@ -49,12 +49,13 @@ def make(published, done):  # noqa: ARG001
     return make
 
 
-@pytest.mark.parametrize("in_memory", [True, False])
-def test_each_worker_is_told_whether_the_stop_may_stay_in_memory(make, published, in_memory):
+@pytest.mark.parametrize(("in_memory", "cut"), [(True, False), (False, False), (True, True), (False, True)])
+def test_each_worker_is_told_what_kind_of_stop_it_is(make, published, in_memory, cut):
+    """Whether its last step may stay in memory, and whether it cuts the step in flight."""
     asked = []
     actuator = make(silent_controller(stop=Message(text="soon")))
-    actuator.do(Act(kind="stop", in_memory=in_memory), workers_on("ab", asked))
-    assert asked == [(request_stop, (in_memory,))] * 2
+    actuator.do(Act(kind="stop", in_memory=in_memory, cut=cut), workers_on("ab", asked))
+    assert asked == [(request_stop, (in_memory, cut))] * 2
     assert published[state_key("l")] == "soon"
 
 

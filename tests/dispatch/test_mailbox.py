@@ -40,10 +40,37 @@ def test_a_stop_is_durable_unless_it_says_otherwise():
 
 
 def test_the_next_generation_begins_without_requests():
-    mailbox.request_stop()
+    mailbox.request_stop(False, True)
     mailbox.reset()
     assert mailbox.may_hold()
     assert not mailbox.stop_requested()
+    assert not mailbox.cut_requested()
+
+
+@pytest.mark.parametrize(
+    ("requests", "cut"), [([False], False), ([True], True), ([False, True], True), ([True, False], True)]
+)
+def test_a_request_to_cut_wins(requests, cut):
+    """In any order."""
+    for each in requests:
+        mailbox.request_stop(True, each)
+    assert mailbox.stop_requested()
+    assert mailbox.may_hold()
+    assert mailbox.cut_requested() == cut
+
+
+def test_a_worker_that_sees_a_cut_sees_the_stop(monkeypatch):
+    """Training reads it while Ray's thread writes."""
+    seen = []
+
+    class Cut(threading.Event):
+        def set(self):
+            seen.append(mailbox.stop_requested())
+            super().set()
+
+    monkeypatch.setattr(mailbox, "_cut", Cut())
+    mailbox.request_stop(True, True)
+    assert seen == [True]
 
 
 def test_a_worker_that_sees_a_durable_stop_knows_that_it_is_durable(monkeypatch):

@@ -82,6 +82,9 @@ def test_without_others_they_are_rays(launch):
         assert hooks.may_hold()
         mailbox.request_stop()
         assert not hooks.may_hold()
+        assert not hooks.should_cut()
+        mailbox.request_stop(True, True)
+        assert hooks.should_cut()
     finally:
         mailbox.reset()
 

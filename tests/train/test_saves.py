@@ -37,13 +37,16 @@ class Log:
     def finish(self):
         self.calls.append("finish")
 
+    is_sealing = False
+
 
 @pytest.fixture
 def saved():
     """The calls for one step of which all workers said `said`."""
 
-    def of(step, *, is_last=False, seals=True, **said):
+    def of(step, *, is_last=False, seals=True, again=False, is_sealing=False, **said):
         log = Log(seals=seals)
+        log.is_sealing = is_sealing
         saves = Saves(
             world=SimpleNamespace(rank=0, world_size=2),
             commits=log,
@@ -53,6 +56,9 @@ def saved():
             start=SimpleNamespace(step=0, durable_step=0, is_held=False),
             total_steps=TOTAL_STEPS,
         )
+        if again:
+            saves.save(step, 10 * step, Tally(denominators=(), commit=1), is_last=False)
+            log.calls.clear()
         saves.save(step, 10 * step, Tally(denominators=(), **said), is_last=is_last)
         return log.calls, saves.is_held
 
@@ -85,6 +91,21 @@ def test_a_stop_whose_copy_fails_is_durable(saved, publishing):
     calls, is_held = saved(3, is_last=True, stop=1, seals=False, publishing=publishing)
     assert calls[-3:] == ["keep 3", "commit 3 at the end", "finish"]
     assert not is_held
+
+
+@pytest.mark.parametrize(
+    ("how", "calls", "is_held"),
+    [
+        pytest.param({"stop": 1}, ["keep 3", "give up"], True, id="its copy is the last step"),
+        pytest.param({"stop": 1, "publishing": 1}, ["keep 3", "give up"], True, id="that is published now"),
+        pytest.param({"stop": 1, "seals": False}, ["keep 3", "finish"], False, id="its copy fails"),
+        pytest.param({"stop": 1, "is_sealing": True}, ["finish"], False, id="rank 0 writes its manifest"),
+        pytest.param({"stop": 1, "must_commit": 1}, ["finish"], False, id="it must be durable"),
+    ],
+)
+def test_a_stop_in_the_step_after_a_commit_finds_that_in_flight(saved, how, calls, is_held):
+    """That step was abandoned. No second commit of the last step is begun."""
+    assert saved(3, is_last=True, again=True, **how) == (calls, is_held)
 
 
 @pytest.mark.parametrize("said", [{"must_commit": 1}, {"failed": 1}])
