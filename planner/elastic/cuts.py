@@ -5,7 +5,7 @@ Workers agree on it between two rounds, so a step of one round is always finishe
 
 from planner.elastic.group import Group
 from planner.elastic.states import ControllerContext
-from planner.elastic.stopping import elapsed_s, leave_s
+from planner.elastic.stopping import leave_s
 from planner.elastic.view import View
 from planner.events.stopping import CutsStep
 from planner.plan import make_plan
@@ -42,8 +42,9 @@ def notice_cut(known: ControllerContext, group: Group, view: View, room: int, no
 
 def _parts(known: ControllerContext, group: Group, now_s: float) -> tuple[float, float]:
     """Seconds of the step in flight so far, and left. Both are 0 before a step was measured."""
-    done_s = elapsed_s(known, group, now_s)
-    return done_s, known.history.step_s(group.size) - done_s
+    step_s = known.history.step_s(group.size)
+    done_s = min(max(now_s - group.stepped_s, 0.0), step_s)
+    return done_s, step_s - done_s
 
 
 def _has_rounds(known: ControllerContext, group: Group) -> bool:

@@ -164,13 +164,11 @@ def _times(state: State, view: View, now_s: float) -> list[float]:
 def _times_of_notice(state: Running | Warming, view: View, now_s: float) -> list[float]:
     notice, gone_s = state.group.notice, now_s + view.leaves_in_s
     needed_s = leave_s(state.known, state.group, view, state.known.room(view, now_s))
-    step_s = state.known.history.step_s(state.group.size)
     return [
         notice.last_s + COALESCE_S,
         notice.first_s + COALESCE_MOST_S,
         gone_s - needed_s - COALESCE_S,
-        # While a step goes on, what it has taken so far counts as time that a stop no longer needs.
-        gone_s - needed_s + step_s - SPARE_S,
+        gone_s - needed_s - SPARE_S,
     ]
 
 

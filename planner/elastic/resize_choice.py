@@ -51,7 +51,9 @@ def _speeds(known: ControllerContext, size: int) -> Speeds:
 
 def longest_warming_s(known: ControllerContext) -> float:
     """Seconds after which newcomers that are not ready are called off."""
-    usual_s = max(_WARM_AT_LEAST_S, 3 * known.history.cost.lead_s)
+    history = known.history
+    # Before newcomers were ready once, a start of this job says most about them.
+    usual_s = max(_WARM_AT_LEAST_S, 3 * history.cost.lead_s, 0.0 if history.lead_times else 1.5 * history.start_s)
     return min(usual_s * 2.0**known.history.num_late_newcomers, _WARM_MOST_S)
 
 

@@ -16,16 +16,7 @@ from planner.elastic.pause import ForcedPause, NotAResize, Pause, PlannedPause
 from planner.elastic.places import is_news, key_of, unused_places
 from planner.elastic.resize_choice import decide, longest_commit_wait_s, longest_warming_s
 from planner.elastic.states import ControllerContext, Ending, Idle, Running, State, Stopping, Waiting, Warming
-from planner.elastic.stopping import (
-    cannot_hold,
-    elapsed_s,
-    grace_s,
-    hand_over_s,
-    leave_s,
-    obstacle,
-    stop_needs,
-    stop_s,
-)
+from planner.elastic.stopping import cannot_hold, grace_s, hand_over_s, leave_s, obstacle, stop_needs, stop_s
 from planner.elastic.view import Act, View
 from planner.events.event import Event
 from planner.events.failures import OutOfMemory, ParkTimedOut
@@ -227,8 +218,7 @@ def _leave(state: Running | Warming, view: View, room: int, now_s: float) -> tup
     notice = state.group.notice.with_nodes(view.leaving, now_s)
     state = replace(state, group=replace(state.group, notice=notice))
     needed_s = leave_s(state.known, state.group, view, room)
-    spare_s = view.leaves_in_s - needed_s + elapsed_s(state.known, state.group, now_s)
-    if spare_s > SPARE_S and (uses := _uses_notice(state, view, room, now_s)):
+    if view.leaves_in_s > needed_s + SPARE_S and (uses := _uses_notice(state, view, room, now_s)):
         return _telling_once(state, uses, room)
     in_time = view.leaves_in_s - needed_s > COALESCE_S
     if in_time and now_s - notice.last_s < COALESCE_S and now_s - notice.first_s < COALESCE_MOST_S:

@@ -31,11 +31,6 @@ def stop_s(known: ControllerContext, group: Group) -> float:
     return 2 * history.step_s(group.size) + commits * history.commit_s(group.size) + 1.5 * history.eval_s
 
 
-def elapsed_s(known: ControllerContext, group: Group, now_s: float) -> float:
-    """Seconds that the step in flight has taken so far, at most those of a step. 0 before a step was measured."""
-    return min(max(now_s - group.stepped_s, 0.0), known.history.step_s(group.size))
-
-
 def hand_over_s(known: ControllerContext, group: Group) -> float:
     """Seconds to allow for a stop in memory, until the next group has loaded the copies and starts its first step."""
     history = known.history
