@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -34,6 +34,8 @@ class HostNeed:
     training_bytes: int
     """host memory that training will take and has not taken yet"""
     available_bytes: int
+    is_on_floor: bool = False
+    """whether the node belongs to the job's floor"""
     earlier_bytes: int = 0
     """that the node's keeper holds for earlier generations. They are freed when this one has committed"""
 
@@ -46,6 +48,8 @@ class Room:
     """one of `COPIES`, or 0"""
     lacking: tuple[HostRoomLacking, ...] = ()
     """for each larger number of copies, the first host on which they do not fit"""
+    has_floor: bool = True
+    """whether the nodes of the job's floor, if there are any, have room for the replicas of all others"""
 
 
 def room(world: World, state: TrainState, wanted: int, keepers: Keepers | None) -> Room:
@@ -61,7 +65,18 @@ def room(world: World, state: TrainState, wanted: int, keepers: Keepers | None) 
 
 
 def room_of(needs: Sequence[HostNeed], wanted: int) -> Room:
-    """The most copies that fit on every host, and what is lacking for each larger number."""
+    """The most copies that fit on every host, and what is lacking for each larger number.
+
+    If the nodes of the floor have no room for the replicas of all others, each node has those of one other node.
+    """
+    found = _room_of(needs, wanted)
+    if found.copies >= wanted or not any(need.is_on_floor for need in needs):
+        return found
+    evenly = _room_of([replace(need, is_on_floor=False) for need in needs], wanted)
+    return replace(evenly, has_floor=False) if evenly.copies > found.copies else found
+
+
+def _room_of(needs: Sequence[HostNeed], wanted: int) -> Room:
     lacking: list[HostRoomLacking] = []
     for copies in COPIES:
         if copies > wanted:
@@ -99,7 +114,8 @@ def _copies_bytes(needs: Sequence[HostNeed], here: Sequence[HostNeed], copies: i
     Nodes may have different numbers of workers, so those are not as many bytes as its own.
     """
     nodes, nodes_here = [need.node for need in needs], {need.node for need in here}
-    sent = [need for need in needs if need.node and next_node(nodes, need.node) in nodes_here - {""}]
+    floor = {need.node for need in needs if need.is_on_floor}
+    sent = [need for need in needs if need.node and next_node(nodes, need.node, floor) in nodes_here - {""}]
     num_own = min(copies, COPIES_ON_OWN_NODE)
     return num_own * sum(need.copy_bytes for need in here) + (copies - num_own) * sum(need.copy_bytes for need in sent)
 
@@ -131,6 +147,7 @@ def _need(world: World, state: TrainState, keepers: Keepers | None) -> HostNeed:
     return HostNeed(
         host=socket.gethostname(),
         node=keepers.node if keepers is not None else "",
+        is_on_floor=keepers is not None and keepers.is_on_floor,
         copy_bytes=sum(shard.nbytes for shard in shards) + missing_bytes,
         # Optimizer state and gradients.
         training_bytes=(missing_bytes + trained_bytes) if on_host else 0,
