@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from planner.base.host_memory import available_bytes
-from planner.events.saves import HostRoomLacking
+from planner.events.saves import FloorRoomLacking, HostRoomLacking
 from planner.keeper.addresses import Keepers
 from planner.keeper.client import KeeperClient
 from planner.keeper.errors import KeeperError
@@ -46,8 +46,9 @@ class Room:
 
     copies: int
     """one of `COPIES`, or 0"""
-    lacking: tuple[HostRoomLacking, ...] = ()
-    """for each larger number of copies, the first host on which they do not fit"""
+    lacking: tuple[HostRoomLacking | FloorRoomLacking, ...] = ()
+    """for each larger number of copies, the first host on which they do not fit. Before them, why `has_floor` is false
+    """
     has_floor: bool = True
     """whether the nodes of the job's floor, if there are any, have room for the replicas of all others"""
 
@@ -69,22 +70,36 @@ def room_of(needs: Sequence[HostNeed], wanted: int) -> Room:
 
     If the nodes of the floor have no room for the replicas of all others, each node has those of one other node.
     """
-    found = _room_of(needs, wanted)
-    if found.copies >= wanted or not any(need.is_on_floor for need in needs):
-        return found
-    evenly = _room_of([replace(need, is_on_floor=False) for need in needs], wanted)
-    return replace(evenly, has_floor=False) if evenly.copies > found.copies else found
+    found = _most_copies(needs, wanted)
+    evenly = _most_copies([replace(need, is_on_floor=False) for need in needs], wanted)
+    if evenly.copies <= found.copies:
+        return Room(copies=found.copies, lacking=found.lacking)
+    first = next(lacking for lacking in found.lacking if lacking.copies == evenly.copies)
+    needed = FloorRoomLacking(
+        host=first.host,
+        needed_bytes=first.needed_bytes + first.training_bytes,
+        available_bytes=first.available_bytes,
+    )
+    return Room(copies=evenly.copies, lacking=(needed, *evenly.lacking), has_floor=False)
 
 
-def _room_of(needs: Sequence[HostNeed], wanted: int) -> Room:
+@dataclass(frozen=True, kw_only=True)
+class _Fit:
+    """How many copies fit, and what is lacking for each larger number."""
+
+    copies: int
+    lacking: tuple[HostRoomLacking, ...]
+
+
+def _most_copies(needs: Sequence[HostNeed], wanted: int) -> _Fit:
     lacking: list[HostRoomLacking] = []
     for copies in COPIES:
         if copies > wanted:
             continue
         if (found := _lacking(needs, copies)) is None:
-            return Room(copies=copies, lacking=tuple(lacking))
+            return _Fit(copies=copies, lacking=tuple(lacking))
         lacking.append(found)
-    return Room(copies=0, lacking=tuple(lacking))
+    return _Fit(copies=0, lacking=tuple(lacking))
 
 
 def _lacking(needs: Sequence[HostNeed], copies: Literal[1, 2, 4]) -> HostRoomLacking | None:
