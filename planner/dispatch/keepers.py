@@ -68,7 +68,8 @@ def keepers_of(launch: Launch) -> Keepers | None:
     try:
         here, ends_s = ray.get_runtime_context(), time.monotonic() + _AWAITED_S
         node = here.get_node_id()
-        is_on_demand = (here.get_node_labels() or {}).get(MARKET_LABEL) == ON_DEMAND
+        has_floor = launch.job.workers.floor > 0
+        is_on_floor = has_floor and here.get_node_labels().get(MARKET_LABEL) == ON_DEMAND
         found = _published(launch.launch_id, ends_s)
         while node in found.starting and time.monotonic() < ends_s:
             time.sleep(_POLL_S)
@@ -79,7 +80,7 @@ def keepers_of(launch: Launch) -> Keepers | None:
     return Keepers(
         node=node,
         addresses=found.addresses,
-        is_on_floor=is_on_demand and launch.job.workers.floor > 0,
+        is_on_floor=is_on_floor,
         secret=launch.keeper_secret,
     )
 
