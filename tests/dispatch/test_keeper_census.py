@@ -1,5 +1,6 @@
 """Which nodes get a keeper, what workers are told of them, and when a stop may trust in them. Without Ray."""
 
+from dataclasses import replace
 from types import MappingProxyType, SimpleNamespace
 
 import pytest
