@@ -9,7 +9,7 @@ from planner.errors import PlanError
 from planner.files.cluster_file import read_cluster
 from planner.job import Job, workers_of
 from planner.plan.gpu_kinds import gpu_kind
-from planner.report.clusters import cluster_line, no_room, usable_groups
+from planner.report.clusters import cluster_line, floor_note, no_room, usable_groups
 from planner.report.text_columns import spans
 
 _MOST_NAMED = 4
@@ -125,6 +125,8 @@ def _notes(job: Job, asked: list[int] | None, counts: list[int], reach: Reach) -
         notes.append(
             "workers.gpus is 0: workers take CPUs, and these nodes' GPUs stay idle. To use them: --set workers.gpus=1."
         )
+    if note := floor_note(reach, job.workers.floor):
+        notes.append(note)
     most, room = workers_of(job).most, reach.counts[-1]
     if room > most:
         notes.append(

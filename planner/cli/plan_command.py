@@ -29,6 +29,7 @@ from planner.plan.surplus import advice
 from planner.report.auto_text import auto_note
 from planner.report.commit_text import commit_keys, plan_lines
 from planner.report.compute_text import compute_text, compute_value
+from planner.report.floor_text import floor_price, floor_text
 from planner.report.plan_table import Column, Mixes, plan_json, plan_table
 from planner.report.text_columns import wrapped
 from planner.runner.commit_size import commit_size
@@ -175,7 +176,8 @@ def _print(shown: _Shown, width: int | None) -> None:
     spec, there = shown.job, shown.there
     cluster = [] if there is None else [there.line, *filter(None, [there.gpu_line])]
     first = _heading(spec, has_lengths=shown.by_length is not None)
-    heading = [*first, *cluster, f"compute: {compute_text(shown.compute)}"]
+    floor = [text] if (text := floor_text(spec.workers)) else []
+    heading = [*first, *floor, *cluster, f"compute: {compute_text(shown.compute)}"]
     typer.echo("\n".join(line for text in heading for line in wrapped(text, width)))
     header, *rows = plan_table(shown.plans, width, shown.mixes, extra=_more_columns(shown), **shown.row_facts)
     typer.echo()
@@ -220,6 +222,8 @@ def _more_lines(shown: _Shown) -> list[str]:
         from planner.report.cost_text import cost_lines
 
         lines += cost_lines(shown.timed, shown.plans, shown.costs)
+        most = max(plan.world_size for plan in shown.plans)
+        lines += filter(None, [floor_price(shown.job.workers, most, shown.timed.offers)])
     if shown.memory is not None:
         from planner.report.memory_text import memory_lines
 

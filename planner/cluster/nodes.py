@@ -38,6 +38,8 @@ class NodeGroup:
     """number of nodes that the autoscaler adds or removes at a time"""
     gpu: NodeGpu | None = None
     """the kind of its GPUs. None: it has none, or the file does not say"""
+    market: str = ""
+    """how its nodes are rented, by their label (`planner.base.node_market`). Empty if the file does not say"""
 
     def __post_init__(self) -> None:
         step = self.nodes_per_step

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from planner.base.node_market import MARKET_LABEL, ON_DEMAND
 from planner.dispatch.mailbox import keepers_key
 from planner.dispatch.ray_internal import kv_get, kv_put
 from planner.keeper.addresses import Address, Keepers
@@ -65,7 +66,10 @@ def keepers_of(launch: Launch) -> Keepers | None:
     import ray
 
     try:
-        node, ends_s = ray.get_runtime_context().get_node_id(), time.monotonic() + _AWAITED_S
+        here, ends_s = ray.get_runtime_context(), time.monotonic() + _AWAITED_S
+        node = here.get_node_id()
+        has_floor = launch.job.workers.floor > 0
+        is_on_floor = has_floor and here.get_node_labels().get(MARKET_LABEL) == ON_DEMAND
         found = _published(launch.launch_id, ends_s)
         while node in found.starting and time.monotonic() < ends_s:
             time.sleep(_POLL_S)
@@ -73,7 +77,12 @@ def keepers_of(launch: Launch) -> Keepers | None:
     except Exception:  # noqa: BLE001  # the worker trains without keepers
         _log.warning("the keepers of this launch are not known", exc_info=True)
         return None
-    return Keepers(node=node, addresses=found.addresses, secret=launch.keeper_secret)
+    return Keepers(
+        node=node,
+        addresses=found.addresses,
+        is_on_floor=is_on_floor,
+        secret=launch.keeper_secret,
+    )
 
 
 def _published(launch_id: str, ends_s: float) -> Published:

@@ -238,6 +238,7 @@ def _trainer(
         sizes=batch_sizes(job),
         workers=wanted,
         has_eval=job.eval.is_on,
+        floor=workers.floor,
         eager=eager,
         on_one_machine=embedded and worker.on_cpu,
     )
@@ -283,6 +284,7 @@ def _controller(launch: Launch, rules: Rules, cost: ResizeCost, reason: Controll
         commit=_last_commit(run),
         earlier_sample_s=earlier_sample_s(run),
         caps=_lowered_caps(run),
+        has_begun=reason is not None,
     )
     if reason is not None:
         controller.note(reason)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from planner.base.node_market import MARKET_LABEL
 from planner.job import Workers
 from planner.job.resource_names import hint
 from planner.plan import Resources, workers_on_node
@@ -22,6 +23,14 @@ def alive_nodes() -> list[Resources]:
     import ray
 
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def rented_nodes() -> list[tuple[Resources, str]]:
+    """Of each living node: its resources, and how it is rented by its label. Empty for a node without this label."""
+    import ray
+
+    alive = (node for node in ray.nodes() if node["Alive"])
+    return [(node["Resources"], (node.get("Labels") or {}).get(MARKET_LABEL, "")) for node in alive]
 
 
 def room_for(wanted: Resources, nodes: Sequence[Resources]) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from planner.elastic.floor import floor_missing
 from planner.elastic.group import Group, start_limit_s
 from planner.elastic.history import NO_COMMIT, History, LastCommit
 from planner.elastic.losses import NodeLosses
@@ -42,6 +43,7 @@ class ElasticController:
         commit: LastCommit = NO_COMMIT,
         earlier_sample_s: float = 0.0,
         caps: LoweredCaps | None = None,
+        has_begun: bool = False,
     ) -> None:
         """Begin a launch.
 
@@ -53,14 +55,17 @@ class ElasticController:
             earlier_sample_s: seconds per sample of a step's cost in earlier launches, used until this launch has done
                 a step. 0 if not known.
             caps: what earlier launches have lowered. Of another job's caps, nothing is taken.
+            has_begun: whether another controller of this launch may have started a group.
         """
         history = History(sizes=rules.sizes, default_cost=cost, commit=commit, earlier_sample_s=earlier_sample_s)
         self._clock = clock
         self._losses = NodeLosses()
+        self._on_demand: frozenset[str] = frozenset()
         memory = MemoryState.of(rules.sizes)
         if caps is not None:
             memory = replace(memory, caps=caps.for_job(memory.caps.of))
-        self.state: State = Idle(known=ControllerContext(rules=rules, history=history, memory=memory))
+        known = ControllerContext(rules=rules, history=history, memory=memory, has_begun=has_begun)
+        self.state: State = Idle(known=known)
 
     # -- decisions
 
@@ -71,7 +76,7 @@ class ElasticController:
             GaveUp: the group hangs, and there were too many failures that no lost node explains.
         """
         now_s = self._clock()
-        self._losses = self._losses.seen(view, now_s)
+        self._losses, self._on_demand = self._losses.seen(view, now_s), view.on_demand
         news = self._tell_losses(now_s)
         self.state, act = step(self.state, view, now_s)
         # A group that runs writes the event. Without one, the driver's terminal shows it.
@@ -150,6 +155,11 @@ class ElasticController:
         return first_collectives_s(start_limit_s(world_size, self.history))
 
     @property
+    def floor(self) -> int:
+        """How many workers need a place on an on-demand node."""
+        return self.state.known.rules.floor
+
+    @property
     def worth_asking(self) -> tuple[int, ...]:
         """Worker counts to ask an autoscaler for, ascending: each is faster than all smaller ones."""
         return self.state.known.rules.worth_asking
@@ -164,7 +174,9 @@ class ElasticController:
         """Record that a group was started. `nodes[rank]` is the node of each worker."""
         state, known = self.state, self.state.known
         self._losses = self._losses.after_start()
-        known = replace(known, history=known.history.after_placement(len(nodes)))
+        known = replace(known, history=known.history.after_placement(len(nodes)), has_begun=True)
+        if (missing := floor_missing(nodes, self._on_demand, known.rules.floor)) is not None:
+            known = known.telling(missing)
         if isinstance(state, Ending):
             self._know(known)
             return

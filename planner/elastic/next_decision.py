@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from planner.elastic.floor import waits_for_floor
 from planner.elastic.group import silence_limit_s
 from planner.elastic.mistakes import GaveUp
 from planner.elastic.places import unused_places
@@ -193,6 +194,8 @@ def _does(act: Act, after: State) -> tuple[Event, ...]:
 
 def _awaits_room(known: ControllerContext, view: View, now_s: float) -> tuple[Event, ...]:
     """Of a run without a group that trains: the room, and why places are not used that are there."""
+    if (floor := waits_for_floor(known, view, now_s)) is not None:
+        return (floor,)
     waits, hold = waits_for_room(known, known.room(view, now_s)), known.history.hold
     places = min(sum(view.room.values()), known.rules.workers.most)
     if now_s >= hold.until_s or places <= hold.world_size:

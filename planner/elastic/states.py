@@ -23,6 +23,8 @@ class Rules:
     sizes: BatchSizes
     workers: WorkerRange
     has_eval: bool
+    floor: int = 0
+    """workers that need a place on an on-demand node (`planner.elastic.floor`). 0: any node will do"""
     eager: bool = False
     """use every new node, even if the resize does not pay: rehearsals need this"""
     on_one_machine: bool = False
@@ -49,6 +51,8 @@ class ControllerContext:
     rules: Rules
     history: History
     memory: MemoryState
+    has_begun: bool = False
+    """whether a group of the launch was started"""
     events: tuple[Event, ...] = ()
     """events not yet in a ledger, oldest first. A group that runs writes them"""
     told_once: tuple[type[Event], int] | None = None

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.elastic.cuts import growth_cut, notice_cut
+from planner.elastic.floor import waits_for_floor
 from planner.elastic.group import Group, GroupNotice, hang, is_hung
 from planner.elastic.mistakes import Mistake
 from planner.elastic.pause import ForcedPause, NotAResize, Pause, PlannedPause
@@ -103,8 +104,10 @@ def _start(state: Idle, view: View, now_s: float) -> tuple[State, Act]:
     if view.nodes:
         return state, Act()  # the abandoned group has not ended yet
     known = state.known.with_room(view, now_s)
-    if room < workers.least:
-        return _telling_once(replace(state, known=known.waiting(now_s)), waits_for_room(known, room), room)
+    lacking = waits_for_floor(known, view, now_s)
+    if lacking is not None or room < workers.least:
+        waits = lacking or waits_for_room(known, room)
+        return _telling_once(replace(state, known=known.waiting(now_s)), waits, waits.room)
     # A planned resize that failed gives no cost to measure.
     pause = replace(state.pause, decided_s=now_s) if isinstance(state.pause, ForcedPause) else NotAResize()
     size = known.rules.useful(min(room, workers.most))

@@ -1,10 +1,11 @@
 """What the controller sees at one moment (`View`), and what it decides (`Act`): plain values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+from planner.base.node_market import ON_DEMAND
 from planner.events.event import Event
 
 
@@ -18,6 +19,8 @@ class View:
     """node -> seconds until it goes. Infinite if the notice has no deadline"""
     dead: frozenset[str] = frozenset()
     """nodes that are dead, or that do not answer"""
+    markets: Mapping[str, str] = field(default_factory=dict)
+    """node -> its label `ray.io/market-type`. Nodes without this label are missing"""
     nodes: tuple[str, ...] = ()
     """the node of each rank. Empty if no group runs"""
     parked: frozenset[int] = frozenset()
@@ -32,6 +35,11 @@ class View:
     """every node of the group has a keeper that answers, so a stop may leave its last step in memory"""
     is_ending: bool = False
     """the driver wants to end the run. Stays true once set"""
+
+    @cached_property
+    def on_demand(self) -> frozenset[str]:
+        """Nodes that no cloud takes back, by their label."""
+        return frozenset(node for node, market in self.markets.items() if market == ON_DEMAND)
 
     @cached_property
     def leaving(self) -> frozenset[str]:

@@ -61,6 +61,15 @@ class HostRoomLacking(Event, name="host_room_lacking"):
     training_bytes: int
 
 
+class FloorRoomLacking(Event, name="floor_room_lacking"):
+    """An on-demand node has no room for the copies of all other nodes, so each node has those of one other node."""
+
+    host: str
+    needed_bytes: int
+    """of all copies there, and of what training takes"""
+    available_bytes: int
+
+
 class LoadedFromMemory(Event, name="loaded_from_memory"):
     """A generation resumed from copies in memory."""
 

@@ -172,6 +172,28 @@ class NotParked(Event, name="not_parked"):
     """whether the next group looks for copies in memory, or starts from the last commit"""
 
 
+class WaitsForFloor(Event, name="waits_for_floor"):
+    """A launch cannot begin, because on-demand nodes lack places for `workers.min` (`workers.min_on`)."""
+
+    room: int
+    """workers that fit on on-demand nodes"""
+    least: int
+    """`workers.min`"""
+    other_room: int
+    """workers that fit on other nodes"""
+    has_labels: bool
+    """whether any node says how it is rented"""
+
+
+class FloorMissing(Event, name="floor_missing"):
+    """A group was started with fewer than `workers.min` workers on on-demand nodes."""
+
+    on_demand: int
+    """its workers on on-demand nodes"""
+    least: int
+    """`workers.min`"""
+
+
 class WaitsForRoom(Event, name="waits_for_room"):
     """No group can start."""
 

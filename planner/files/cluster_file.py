@@ -9,7 +9,7 @@ from typing import Any
 
 from planner.cluster.nodes import Cluster, NodeGroup
 from planner.errors import ClusterError, printable
-from planner.files.cluster_section import CheckedMapping, shown
+from planner.files.cluster_section import CheckedMapping, market_of, shown
 from planner.files.ec2_types import known_resources
 from planner.files.known_files import KINDS, is_job, is_ray_up, known_file
 from planner.files.kuberay import read_kuberay
@@ -95,7 +95,12 @@ def _read_ray_up(root: CheckedMapping) -> Cluster | None:
         resources = _resources(node_type, cloud) if is_head or most else {}
         gpu = ray_up_gpu(cloud, node_type.values.get("node_config"), resources) if resources.get("GPU") else None
         group = NodeGroup(
-            name=printable(type_name), min_nodes=min(least, most), max_nodes=most, resources=resources, gpu=gpu
+            name=printable(type_name),
+            min_nodes=min(least, most),
+            max_nodes=most,
+            resources=resources,
+            gpu=gpu,
+            market=market_of(node_type),
         )
         groups.append(group)
         if is_head:

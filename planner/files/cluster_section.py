@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from planner.base.node_market import MARKET_LABEL, ON_DEMAND
 from planner.files.messages import KeyPath, Mistake, show
 
 _MOST_NUMBER = 1e30
@@ -96,6 +97,14 @@ class CheckedMapping:
             return found if found * _MOST_NUMBER >= 1 else 0.0
         self.refuse(key, fix)
         return least
+
+
+def market_of(node_type: CheckedMapping) -> str:
+    """How the nodes of a node type are rented, by the label in its `labels`. Empty if there is none."""
+    labels = node_type.optional("labels")
+    if MARKET_LABEL not in labels.values:
+        return ""
+    return labels.text(MARKET_LABEL, f"Write a text, such as {ON_DEMAND} or spot")
 
 
 def shown(value: Any) -> str:

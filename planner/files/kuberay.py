@@ -10,7 +10,7 @@ from typing import Any
 from planner.base.json_text import NoJson, json_object
 from planner.cluster.nodes import Cluster, NodeGroup
 from planner.errors import printable
-from planner.files.cluster_section import CheckedMapping
+from planner.files.cluster_section import CheckedMapping, market_of
 from planner.files.node_gpus import pod_gpu
 from planner.files.quantities import amount, check_amount, check_limits
 
@@ -91,6 +91,7 @@ def _node_group(group: CheckedMapping, name: str, sizes: tuple[int, int, int]) -
         resources=resources,
         nodes_per_step=hosts,
         gpu=pod_gpu(group.values, resources) if resources["GPU"] else None,
+        market=market_of(group),
     )
 
 

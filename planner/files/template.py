@@ -60,6 +60,7 @@ eval:
 
 workers:
   # min: 1                     # with fewer, the run waits
+  # min_on: any                # or on-demand: min workers are on such nodes, so losing all spot nodes stops nothing
   # max: 8                     # GPUs: the most that the run may have
   # cpus: 1.0                  # of one worker. GPUs: a few cores each
   gpus: 0                      # of one worker. GPUs: 1

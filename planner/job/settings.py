@@ -240,6 +240,11 @@ class Workers(Section):
     """How many workers the run may have, and what each of them takes from the cluster."""
 
     min: int = Field(default=1, ge=1, le=MAX_WORKERS, description="fewest workers. With fewer, the run waits")
+    min_on: Literal["any", "on-demand"] = Field(
+        default="any",
+        description="nodes that must have room for workers.min workers. on-demand: those with the label "
+        "ray.io/market-type=on-demand, so that losing all spot nodes leaves workers.min",
+    )
     max: int = Field(
         default=8, ge=1, le=MAX_WORKERS, description="most workers. The run never uses more than batch.global"
     )
@@ -269,6 +274,11 @@ class Workers(Section):
         if not self.cpus and not self.gpus and not self.resources:
             raise ValueError("a worker takes no resource. Set cpus, gpus or resources above 0")
         return self
+
+    @property
+    def floor(self) -> int:
+        """How many workers need a place on an on-demand node: `min` if it is pinned to such nodes, else 0."""
+        return self.min if self.min_on == "on-demand" else 0
 
     @property
     def taken(self) -> dict[str, float]:

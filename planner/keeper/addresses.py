@@ -20,6 +20,8 @@ class Keepers:
     """this worker's own"""
     addresses: tuple[Address, ...]
     """of all nodes that have one"""
+    is_on_floor: bool = False
+    """whether this worker's node belongs to the job's floor: an on-demand node, and `workers.min_on` asks for those"""
     secret: str
     """shared by the keepers and workers of one launch. Who does not have it gets nothing"""
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from planner.base.node_market import MARKET_LABEL, ON_DEMAND
 from planner.errors import RunError
 from planner.local_cluster.environment import QUICK_HEALTH_CHECKS
 from planner.local_cluster.link import SupervisorLink, TooLate, open_link
@@ -41,6 +42,8 @@ class NodeShape:
     cpus: float
     gpus: float = 0
     resources: Mapping[str, float] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=lambda: {MARKET_LABEL: ON_DEMAND})
+    """no cloud takes this machine back, unless a test says so"""
     object_store_bytes: int = 150 * 2**20
 
     def __post_init__(self) -> None:
@@ -145,10 +148,12 @@ class EmbeddedCluster:
             raise RunError("the embedded cluster is not running: enter its context first")
         return self._address
 
-    def add_node(self) -> str:
-        """Start one more node. Returns its id (hex) once it is registered."""
-        shape = {**vars(self.shape), "resources": dict(self.shape.resources)}  # asdict takes no read-only mapping
-        return str(self._ask({"op": "add", "shape": shape}, NODE_DEADLINE_S)["node_id"])
+    def add_node(self, shape: NodeShape | None = None) -> str:
+        """Start one more node, by default like the others. Returns its id (hex) once it is registered."""
+        found = shape or self.shape
+        # asdict takes no read-only mapping
+        plain = {**vars(found), "resources": dict(found.resources), "labels": dict(found.labels)}
+        return str(self._ask({"op": "add", "shape": plain}, NODE_DEADLINE_S)["node_id"])
 
     def kill_node(self, node_id: str | None = None) -> str:
         """SIGKILL a node with all its workers, as a preemption without notice does. Returns its id.

@@ -78,6 +78,7 @@ class Supervisor:
             num_cpus=shape.cpus,
             num_gpus=shape.gpus,
             resources=dict(shape.resources),
+            labels=dict(shape.labels),
             object_store_memory=shape.object_store_bytes,
             **_loopback_arguments(),
         )

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from planner.base.text import counted
+from planner.base.node_market import MARKET_LABEL, ON_DEMAND
+from planner.base.text import counted, enumerated
 from planner.cluster.nodes import Cluster, NodeGroup
 from planner.cluster.reachable_counts import Reach
 from planner.plan import workers_on_node
@@ -26,6 +27,36 @@ def no_room(reach: Reach) -> str:
     return (
         f"cluster {cluster.name} has no node with room for a worker, which takes {takes} (workers.cpus, workers.gpus, "
         f"workers.resources). The nodes offer: {offers}"
+    )
+
+
+def floor_note(reach: Reach, floor: int) -> str:
+    """What is wrong with a cluster that must have room for `floor` workers on on-demand nodes. Empty if nothing is."""
+    groups = [group for group in usable_groups(reach) if group.market == ON_DEMAND]
+    room = [workers_on_node(group.resources, reach.taken) for group in groups]
+    least = sum(each * group.min_nodes for each, group in zip(room, groups, strict=True))
+    most = sum(each * group.max_nodes for each, group in zip(room, groups, strict=True))
+    if floor and not groups:
+        return _no_on_demand(reach)
+    names = enumerated([group.name for group in groups])
+    if most < floor:
+        return (
+            f"The run waits: on-demand nodes ({names}) have room for {counted(most, 'worker')}, and workers.min is "
+            f"{floor}. Allow more of them, or write a lower workers.min."
+        )
+    if least < floor:
+        return (
+            f"The cluster keeps on-demand nodes ({names}) for {counted(least, 'worker')}, and workers.min is {floor}. "
+            "Ray's older autoscaler (that of `ray up`) ignores labels, so it may start spot nodes alone for the "
+            "others. Keep as many nodes (min_workers)."
+        )
+    return ""
+
+
+def _no_on_demand(reach: Reach) -> str:
+    return (
+        f"The run waits: workers.min_on is {ON_DEMAND}, and no node of cluster {reach.cluster.name} with room for a "
+        f"worker has the label {MARKET_LABEL}: {ON_DEMAND}. Write it under labels of a node type."
     )
 
 

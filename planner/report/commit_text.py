@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from planner.base.disk import size_text
 from planner.base.text import about, counted
 from planner.job import AdamW, Job, Optimizer, RMSprop
-from planner.plan.commit_size import COPIES, CommitSize, NotKnown, most_copies
+from planner.plan.commit_size import COPIES, COPIES_ON_OWN_NODE, CommitSize, NotKnown, most_copies
 
 if TYPE_CHECKING:  # it imports what connects to a cluster, which a plan does not need
     from planner.runner.dry_run import Forecast
@@ -57,7 +57,7 @@ def plan_lines(
         f"per worker at most {', '.join(parts)}, and host memory for {_copies_text(job)}",
     ]
     if node_workers is not None:
-        most = _most_copies(job) * max(size.node_bytes(count, node_workers[count]) for count in world_sizes)
+        most = max(_node_copies_bytes(job, size, count, node_workers[count]) for count in world_sizes)
         lines.append(f"host memory for copies: at most {size_text(most)} on a node")
     return [*lines, *([] if storage_gbps is None else [durable_text(size, storage_gbps)])]
 
@@ -71,12 +71,23 @@ def _most_copies(job: Job) -> int:
     return most_copies(in_memory=job.checkpoint.memory != "off")
 
 
+def _node_copies_bytes(job: Job, size: CommitSize, world_size: int, node_workers: int) -> int:
+    """Bytes of all copies on a node with `node_workers` of the workers, at most.
+
+    An on-demand node of a floor may have two copies of every worker's state.
+    """
+    copies = _most_copies(job)
+    needed = copies * size.node_bytes(world_size, node_workers)
+    is_floor = job.workers.floor > 0 and copies > COPIES_ON_OWN_NODE and node_workers < world_size
+    return max(needed, COPIES_ON_OWN_NODE * size.node_bytes(world_size, world_size)) if is_floor else needed
+
+
 def dry_run_lines(job: Job, ahead: "Forecast") -> list[str]:
     """The lines of a dry run about commits at its first world size."""
     size, count = ahead.commits, ahead.plan.world_size
     if isinstance(size, NotKnown):
         return [f"not known: {size.reason}"]
-    needed = _most_copies(job) * size.node_bytes(count, ahead.node_workers)
+    needed = _node_copies_bytes(job, size, count, ahead.node_workers)
     copy = f"host memory for copies: at most {size_text(needed)}"
     if ahead.available_bytes is None:
         copy += " on a node"

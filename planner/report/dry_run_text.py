@@ -12,6 +12,7 @@ from planner.plan.commit_size import NotKnown
 from planner.report.auto_text import auto_note
 from planner.report.commit_text import commit_keys, dry_run_lines
 from planner.report.compute_text import compute_text, compute_value
+from planner.report.floor_text import floor_text
 from planner.report.plan_table import plan_object, plan_table
 from planner.report.text_columns import hanging
 from planner.runner.dry_run import Forecast
@@ -31,6 +32,7 @@ def dry_run_text(start: Start, ahead: Forecast, width: int | None = None) -> lis
     facts = [
         ("cluster", ahead.cluster),
         *([("", ahead.waits)] if ahead.waits else []),
+        *_labelled("floor", list(filter(None, [floor_text(job.workers)]))),
         *([("warning", start.warning)] if start.warning else []),
         *(("warning", text) for text in start.passed_over),
         ("steps", f"{_steps(start)}, {counted(job.batch.global_batch, 'sample')} each"),
@@ -151,6 +153,7 @@ def dry_run_json(start: Start, ahead: Forecast) -> str:
         "gradient": _gradient(start.job, ahead),
         "cluster": ahead.cluster,
         "waits": ahead.waits,
+        "floor": floor_text(start.job.workers),
         "warning": start.warning,
         "plan": plan_object(ahead.plan, start.job.data.sample_tokens(start.job.model)),
         "available_bytes": ahead.available_bytes,

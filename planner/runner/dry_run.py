@@ -12,7 +12,7 @@ from planner.plan import Plan, make_plan, workers_on_node
 from planner.plan.commit_size import COPIES, CommitSize, NotKnown, most_copies
 from planner.plan.revise import useful_workers
 from planner.runner.commit_size import commit_size
-from planner.runner.execute import resource_warning
+from planner.runner.execute import room_warning
 from planner.runner.local import LocalShape
 from planner.runner.start import Start
 
@@ -97,4 +97,4 @@ def _at(job: Job, address: str) -> tuple[str, str, list[int]]:
         found = alive_nodes()
     rooms = [workers_on_node(node, job.workers.taken) for node in found]
     text = f"{address}: {counted(len(found), 'node')} with room for {counted(sum(rooms), 'worker')}"
-    return text, resource_warning(job, found), rooms
+    return text, room_warning(job, found), rooms

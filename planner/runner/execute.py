@@ -8,12 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from planner.base.node_market import ON_DEMAND
 from planner.base.text import counted
 from planner.dispatch import connection
 from planner.dispatch import launch as dispatch
 from planner.dispatch.metrics_exporter import MetricsExporter
-from planner.dispatch.resources import alive_nodes, room_for, shortage
+from planner.dispatch.resources import alive_nodes, rented_nodes, room_for, shortage
 from planner.errors import ClusterLost, RunError, StoreError, TrainingFailed
+from planner.events.stopping import WaitsForFloor
 from planner.job import Job
 from planner.local_cluster.embedded import EmbeddedCluster
 from planner.plan import Resources
@@ -37,6 +39,7 @@ from planner.store.records import Manifest
 from planner.store.run_status import StatusWriter
 from planner.store.storage import Storage
 from planner.train.setup import Launch
+from planner.wording.event_text import text_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +132,7 @@ def _train(start: Start, launch: Launch, display: Display) -> None:
         place = cluster.address if cluster else start.address
         with display.doing(_connecting(place)):
             stack.enter_context(_connected(place, watch, verbose=display.verbose, is_embedded=cluster is not None))
-        if warning := resource_warning(start.job, alive_nodes()):
+        if warning := room_warning(start.job, alive_nodes()):
             display.say(warning)
         if exported := connection.metrics_url():
             display.say(f"metrics for Prometheus: {exported}")
@@ -183,8 +186,26 @@ def result_of(start: Start, newest: Manifest | None, *, interrupted: bool) -> Ru
     return result
 
 
-def resource_warning(job: Job, nodes: Sequence[Resources]) -> str:
-    """What the run waits for if the nodes have no room for `workers.min`. Empty if they have room."""
+def room_warning(job: Job, nodes: Sequence[Resources]) -> str:
+    """What the run waits for if the cluster's nodes have no room for `workers.min`. Empty if they have room."""
+    return _resource_warning(job, nodes) or (floor_warning(job, rented_nodes()) if job.workers.floor else "")
+
+
+def floor_warning(job: Job, nodes: Sequence[tuple[Resources, str]]) -> str:
+    """What the run waits for if on-demand nodes have no room for its floor. Empty if they have room.
+
+    `nodes` has the resources of each node, and how it is rented.
+    """
+    wanted, least = job.workers.taken, job.workers.floor
+    room = room_for(wanted, [node for node, market in nodes if market == ON_DEMAND])
+    if room >= least:
+        return ""
+    others = room_for(wanted, [node for node, market in nodes if market != ON_DEMAND])
+    has_labels = any(market for _, market in nodes)
+    return text_of(WaitsForFloor(room=room, least=least, other_room=others, has_labels=has_labels))
+
+
+def _resource_warning(job: Job, nodes: Sequence[Resources]) -> str:
     least, wanted = job.workers.min, job.workers.taken
     room = room_for(wanted, nodes)
     if room >= least:

@@ -119,7 +119,7 @@ def simulate_job(
         lives=lives,
         speed=speed,
         outcomes=tuple(play(policy, lives, speed, market.costs) for policy in policies),
-        assumed=(said, *_assumed(node_workers, market.notice, market.costs)),
+        assumed=(said, *_assumed(node_workers, market.notice, market.costs), *_without_floor(job)),
     )
 
 
@@ -175,6 +175,10 @@ def _step_times(
         return cost.step_s - cost.parts.commit_s
 
     return seconds, f"a step takes {duration(seconds(most))} with {counted(most, 'worker')}, by {rates_file}"
+
+
+def _without_floor(job: Job) -> list[str]:
+    return ["every node is one of the trace: workers.min_on is not simulated"] if job.workers.floor else []
 
 
 def _assumed(node_workers: int, notice: Notice, costs: Costs) -> list[str]:

@@ -8,7 +8,7 @@ two places, used in turns, so that one whole copy stays while the next one is ma
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -54,15 +54,21 @@ class Owner:
     world_size: int
 
 
-def next_node(nodes: Iterable[str], own: str) -> str:
+def next_node(nodes: Iterable[str], own: str, floor: Collection[str] = ()) -> str:
     """The node that gets replicas of the copies on node `own`: a ring over the nodes of all ranks. Empty if alone.
 
     Args:
         nodes: of the workers, by rank. Those without a keeper are empty.
         own: one of them.
+        floor: the nodes of the job's floor. They get the replicas of all other nodes, so that no step is lost if only
+            they are left.
     """
     # In the order of ranks, so that all workers see the same ring.
     ring = [node for node in dict.fromkeys(nodes) if node]
+    lasting = [node for node in ring if node in floor]
+    if lasting and own not in lasting:
+        others = [node for node in ring if node not in floor]
+        return lasting[others.index(own) % len(lasting)]
     following = ring[(ring.index(own) + 1) % len(ring)]
     return "" if following == own else following
 

@@ -2,13 +2,13 @@
 
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 
 from planner.base.host_memory import available_bytes
-from planner.events.saves import HostRoomLacking
+from planner.events.saves import FloorRoomLacking, HostRoomLacking
 from planner.keeper.addresses import Keepers
 from planner.keeper.client import KeeperClient
 from planner.keeper.errors import KeeperError
@@ -34,6 +34,8 @@ class HostNeed:
     training_bytes: int
     """host memory that training will take and has not taken yet"""
     available_bytes: int
+    is_on_floor: bool = False
+    """whether the node belongs to the job's floor"""
     earlier_bytes: int = 0
     """that the node's keeper holds for earlier generations. They are freed when this one has committed"""
 
@@ -44,8 +46,11 @@ class Room:
 
     copies: int
     """one of `COPIES`, or 0"""
-    lacking: tuple[HostRoomLacking, ...] = ()
-    """for each larger number of copies, the first host on which they do not fit"""
+    lacking: tuple[HostRoomLacking | FloorRoomLacking, ...] = ()
+    """for each larger number of copies, the first host on which they do not fit. Before them, why `has_floor` is false
+    """
+    has_floor: bool = True
+    """whether the nodes of the job's floor, if there are any, have room for the replicas of all others"""
 
 
 def room(world: World, state: TrainState, wanted: int, keepers: Keepers | None) -> Room:
@@ -61,15 +66,40 @@ def room(world: World, state: TrainState, wanted: int, keepers: Keepers | None) 
 
 
 def room_of(needs: Sequence[HostNeed], wanted: int) -> Room:
-    """The most copies that fit on every host, and what is lacking for each larger number."""
+    """The most copies that fit on every host, and what is lacking for each larger number.
+
+    If the nodes of the floor have no room for the replicas of all others, each node has those of one other node.
+    """
+    found = _most_copies(needs, wanted)
+    evenly = _most_copies([replace(need, is_on_floor=False) for need in needs], wanted)
+    if evenly.copies <= found.copies:
+        return Room(copies=found.copies, lacking=found.lacking)
+    first = next(lacking for lacking in found.lacking if lacking.copies == evenly.copies)
+    needed = FloorRoomLacking(
+        host=first.host,
+        needed_bytes=first.needed_bytes + first.training_bytes,
+        available_bytes=first.available_bytes,
+    )
+    return Room(copies=evenly.copies, lacking=(needed, *evenly.lacking), has_floor=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fit:
+    """How many copies fit, and what is lacking for each larger number."""
+
+    copies: int
+    lacking: tuple[HostRoomLacking, ...]
+
+
+def _most_copies(needs: Sequence[HostNeed], wanted: int) -> _Fit:
     lacking: list[HostRoomLacking] = []
     for copies in COPIES:
         if copies > wanted:
             continue
         if (found := _lacking(needs, copies)) is None:
-            return Room(copies=copies, lacking=tuple(lacking))
+            return _Fit(copies=copies, lacking=tuple(lacking))
         lacking.append(found)
-    return Room(copies=0, lacking=tuple(lacking))
+    return _Fit(copies=0, lacking=tuple(lacking))
 
 
 def _lacking(needs: Sequence[HostNeed], copies: Literal[1, 2, 4]) -> HostRoomLacking | None:
@@ -99,7 +129,8 @@ def _copies_bytes(needs: Sequence[HostNeed], here: Sequence[HostNeed], copies: i
     Nodes may have different numbers of workers, so those are not as many bytes as its own.
     """
     nodes, nodes_here = [need.node for need in needs], {need.node for need in here}
-    sent = [need for need in needs if need.node and next_node(nodes, need.node) in nodes_here - {""}]
+    floor = {need.node for need in needs if need.is_on_floor}
+    sent = [need for need in needs if need.node and next_node(nodes, need.node, floor) in nodes_here - {""}]
     num_own = min(copies, COPIES_ON_OWN_NODE)
     return num_own * sum(need.copy_bytes for need in here) + (copies - num_own) * sum(need.copy_bytes for need in sent)
 
@@ -131,6 +162,7 @@ def _need(world: World, state: TrainState, keepers: Keepers | None) -> HostNeed:
     return HostNeed(
         host=socket.gethostname(),
         node=keepers.node if keepers is not None else "",
+        is_on_floor=keepers is not None and keepers.is_on_floor,
         copy_bytes=sum(shard.nbytes for shard in shards) + missing_bytes,
         # Optimizer state and gradients.
         training_bytes=(missing_bytes + trained_bytes) if on_host else 0,

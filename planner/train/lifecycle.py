@@ -278,8 +278,9 @@ def _make_memory(
     keepers = generation.keepers if room.copies >= COPIES_ON_OWN_NODE else None
     own = keepers.node if keepers is not None else ""
     has_replica = bool(own) and room.copies >= COPIES_ON_TWO_NODES
-    nodes = world.gather(own)
-    links = KeeperLinks(keepers, next_node(nodes, own) if has_replica else "", generation.hooks.keepers)
+    places = world.gather((own, keepers is not None and keepers.is_on_floor and room.has_floor))
+    nodes, floor = [node for node, _ in places], {node for node, is_on_floor in places if is_on_floor}
+    links = KeeperLinks(keepers, next_node(nodes, own, floor) if has_replica else "", generation.hooks.keepers)
     copies = Copies(
         device=world.device,
         owner=Owner(run_id=start.run_id, generation=start.generation, rank=world.rank, world_size=world.world_size),

@@ -62,6 +62,15 @@ def _host_room_lacking(event: saves.HostRoomLacking) -> str:
     )
 
 
+@text_of.register
+def _floor_room_lacking(event: saves.FloorRoomLacking) -> str:
+    return (
+        "if all spot nodes are lost at once, training resumes from the last commit: the on-demand node "
+        f"{event.host} needs {size_text(event.needed_bytes)} of host memory for the copies of all others, and may take "
+        f"four fifths of {size_text(event.available_bytes)}"
+    )
+
+
 def held_text(event: saves.LoadedFromMemory) -> str:
     """Which copies a generation resumes from."""
     copies = f"copies of {counted(event.workers, 'worker')} on {counted(event.nodes, 'node')}"

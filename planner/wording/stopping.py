@@ -3,9 +3,15 @@
 import math
 from typing import assert_never
 
+from planner.base.node_market import MARKET_LABEL, ON_DEMAND
 from planner.base.text import counted, duration
 from planner.events import stopping
 from planner.wording.sentence import text_of
+
+_HOW_TO_LABEL = (
+    "No node has this label. Set it under labels of the node types in the cluster's file, or with "
+    f"ray start --labels={MARKET_LABEL}={ON_DEMAND}. Or write workers.min_on: any"
+)
 
 
 def newest(*, from_memory: bool) -> str:
@@ -153,6 +159,20 @@ def _first_step_given_up(event: stopping.FirstStepGivenUp) -> str:
 def _not_parked(event: stopping.NotParked) -> str:
     missing = f"{counted(event.workers, 'worker')} had not parked after {duration(event.after_s)}"
     return f"{missing}: the steps since {newest(from_memory=event.from_memory)} are done again"
+
+
+@text_of.register
+def _waits_for_floor(event: stopping.WaitsForFloor) -> str:
+    label = f"{MARKET_LABEL}={ON_DEMAND}"
+    room = f"nodes with the label {label} have room for {event.room}, but workers.min is {event.least}"
+    others = f" (others have room for {event.other_room})" if event.other_room else ""
+    return f"waiting: {room}{others}{'' if event.has_labels else f'. {_HOW_TO_LABEL}'}"
+
+
+@text_of.register
+def _floor_missing(event: stopping.FloorMissing) -> str:
+    found = f"{event.on_demand} of the workers {'is' if event.on_demand == 1 else 'are'} on on-demand nodes"
+    return f"{found}, and workers.min is {event.least}: training goes on. The next group takes such places first"
 
 
 @text_of.register

@@ -47,6 +47,17 @@ def test_a_new_run_is_described_and_not_begun(cli, job, tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_floor_is_in_both_forms(cli, job):
+    """A local cluster is its own floor, so nothing is waited for."""
+    arguments = ("run", job, "--nodes", "2", "--dry-run", "--set", "workers.min_on=on-demand")
+    found = json.loads(cli(*arguments, "--json").out)
+    assert found["waits"] == ""
+    assert found["floor"].startswith("workers.min: 1 worker on on-demand nodes (workers.min_on)")
+    assert f"floor     {found['floor'][:60]}" in cli(*arguments).out
+    plain = cli(*arguments[:-2]).out
+    assert "on-demand" not in plain
+
+
 def test_all_that_happens_to_the_gradient_is_listed(cli, job):
     """In order, with the keys that change it. Only the first line has the label."""
 

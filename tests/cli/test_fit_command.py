@@ -236,6 +236,10 @@ def test_a_plan_shows_dollars_on_demand_and_spot(cli, demo, run, tmp_path):
     assert "on demand: 1 machine of 2 x L4 at 1.6 $ per hour for 2 GPUs, from your price list" in out
     several = planned(cli, demo, *asked, "l4", gpus="3")
     assert "on demand: 2 machines of 2 x L4 at 1.6 $ per hour each for 3 GPUs, from your price list" in several
+    floor = ("--set", "workers.min=2", "--set", "workers.min_on=on-demand")
+    assert "workers.min: 1.6 $ per hour on demand for 2\n" in planned(cli, demo, *asked, "l4", *floor, gpus="2")
+    more = "workers.min: 1.6 $ per hour on demand for 2, and 0.8 $ spot for 3 more\n"
+    assert more in planned(cli, demo, *asked, "l4", *floor, gpus="2,5")
     on_demand = planned(cli, demo, *asked, "H100", gpus="2")
     assert re.search(r"\$/step +\$/M tokens +\$/run +memory +fits\n", on_demand)
     assert "spot" not in on_demand

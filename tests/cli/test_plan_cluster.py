@@ -50,6 +50,20 @@ ALL = {
 }
 
 
+def test_a_floor_needs_nodes_with_the_label(cli, gpu_job):
+    """The plan says what it is, and what its cluster lacks."""
+    floor = ["--set", "workers.min=2", "--set", "workers.min_on=on-demand"]
+    answer = cli("plan", gpu_job, "--cluster", "cluster.yaml", *floor)
+    assert answer.out.splitlines()[1] == (
+        "workers.min: 2 workers on on-demand nodes (workers.min_on): losing all spot nodes leaves these"
+    )
+    assert "no node of cluster small with room for a worker has the label ray.io/market-type: on-demand" in answer.out
+    lasting = "labels: {ray.io/market-type: on-demand}, min_workers: 2, max_workers: 3"
+    (gpu_job.parent / "cluster.yaml").write_text(CLUSTER.replace("max_workers: 3", lasting))
+    answer = cli("plan", gpu_job, "--cluster", "cluster.yaml", *floor)
+    assert (answer.code, "The run waits" in answer.out, "on-demand nodes (one)" in answer.out) == (0, False, False)
+
+
 def test_every_count_of_the_job_that_the_cluster_reaches_is_a_row(cli, gpu_job):
     """With the fewest nodes. The plans are those without a cluster."""
     answer = cli("plan", gpu_job, "--cluster", "cluster.yaml")

@@ -30,6 +30,12 @@ def test_four_policies_stand_side_by_side_in_80_columns(cli, job, trace):
     assert "newcomers start: resize: 2 -> 3" in answer.out
 
 
+def test_a_floor_is_not_simulated(cli, job, trace):
+    """A trace has nodes of one kind."""
+    answer = cli("simulate", str(job), "--trace", str(trace), "--set", "workers.min_on=on-demand")
+    assert "workers.min_on is not simulated" in answer.out
+
+
 def test_one_policy_has_its_keys_at_the_top(cli, job, trace):
     """The five times add up, and equal commands print equal documents."""
     words = ("simulate", str(job), "--trace", str(trace), "--policy", "ours", "--json", "--notice", "60s:0.5")

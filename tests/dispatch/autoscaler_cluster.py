@@ -49,7 +49,8 @@ class AutoscalerCluster:
     """A context manager: a head without room, and whatever nodes the autoscaler starts.
 
     `max_nodes` is the cluster file's bound. `available` is how many the cloud has: a number, or a trace, whose time
-    begins with `begin`. `notice_s` seconds lie between a notice and the node's end; none are given where it is None.
+    begins with `begin`. Beside its spot nodes there may be `on_demand` nodes of another type. `notice_s` seconds lie
+    between a notice and the node's end; none are given where it is None.
     """
 
     def __init__(
@@ -63,7 +64,9 @@ class AutoscalerCluster:
         quick_health_checks=True,
         environment=None,
         nodes_path=None,
+        on_demand=0,
     ):
+        self.on_demand = on_demand
         self.max_nodes, self.notice_s, self.idle_s = max_nodes, notice_s, idle_s
         self.trace = available if isinstance(available, Trace) else Trace(times_s=(0.0,), counts=(available,))
         self.resources = resources or {"CPU": 1}
@@ -164,6 +167,15 @@ class AutoscalerCluster:
         """Raises AssertionError with what happened."""
         wait_for(lambda: condition(self), self.events)
 
+    def _node_type(self, market, most):
+        return {
+            "resources": {**self.resources, "object_store_memory": ONE_CPU.object_store_bytes},
+            "labels": {"ray.io/market-type": market},
+            "node_config": {},
+            "min_workers": 0,
+            "max_workers": most,
+        }
+
     def _cluster_file(self, gcs_port):
         return {
             "cluster_name": "spot",
@@ -183,12 +195,8 @@ class AutoscalerCluster:
             },
             "available_node_types": {
                 _HEAD_TYPE: {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
-                "spot": {
-                    "resources": {**self.resources, "object_store_memory": ONE_CPU.object_store_bytes},
-                    "node_config": {},
-                    "min_workers": 0,
-                    "max_workers": self.max_nodes,
-                },
+                "spot": self._node_type("spot", self.max_nodes),
+                **({"lasting": self._node_type("on-demand", self.on_demand)} if self.on_demand else {}),
             },
             "head_node_type": _HEAD_TYPE,
             **{key: {} for key in ("auth", "file_mounts")},

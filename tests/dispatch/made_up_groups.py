@@ -9,16 +9,17 @@ from planner.plan.growth import ResizeCost
 from planner.plan.lowered_caps import Caps, LoweredCaps
 
 
-def elastic_controller(least=1, most=4, max_micro=4, clock=lambda: 0.0):
+def elastic_controller(least=1, most=4, max_micro=4, clock=lambda: 0.0, floor=0):
     """A controller of 8 samples a step that has seen nothing yet."""
     sizes = BatchSizes(global_batch=8, max_micro=max_micro)
-    rules = Rules(sizes=sizes, workers=WorkerRange(least=least, most=most), has_eval=False)
+    rules = Rules(sizes=sizes, workers=WorkerRange(least=least, most=most), has_eval=False, floor=floor)
     return ElasticController(rules, cost=ResizeCost(grow_s=1.0, shrink_s=1.0), clock=clock)
 
 
 def silent_controller(**others):
     """What takes all that it is told, and has no events."""
     parts = {"started": lambda _nodes: None, "reported": lambda _metrics: None, "events": (), "bad_nodes": ()}
+    parts["floor"] = 0
     return SimpleNamespace(**{**parts, "caps": LoweredCaps(of=Caps(max_micro=4)), **others})
 
 

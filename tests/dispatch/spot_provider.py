@@ -99,7 +99,7 @@ class SpotProvider(FakeMultiNodeProvider):
                 self._taken.pop(cloud_id, None)
             self._note("failed", reason=str(error))
             return
-        self._note("launched", node=node.node_id)
+        self._note("launched", node=node.node_id, type=tags[TAG_RAY_USER_NODE_TYPE])
         with self.lock:
             if cloud_id in self._nodes:
                 self._nodes[cloud_id]["node"] = node

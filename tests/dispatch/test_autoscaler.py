@@ -88,6 +88,28 @@ def test_nodes_come_for_a_job_that_follows_them_and_go_when_it_ends(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_floor_is_asked_for_by_its_label(tmp_path):
+    """Of three workers, one is on an on-demand node: the autoscaler starts it for the request, and two spot nodes."""
+    job = elastic_job(tmp_path, batch=3, most=3)
+    job = job.model_copy(update={"workers": job.workers.model_copy(update={"min_on": "on-demand"})})
+    with AutoscalerCluster(max_nodes=3, on_demand=1) as cluster, driven(job, tmp_path, cluster):
+        Ledger(run_of(job)).await_steps(3, 5)
+        types = [event["type"] for event in cluster.events("launched")]
+        assert sorted(types) == ["lasting", "spot", "spot"]
+    assert audit(run_of(job)).clean
+
+
+@pytest.mark.slow
+def test_a_floor_that_the_cluster_cannot_have_is_waited_for(tmp_path):
+    """Its file has spot nodes alone. The driver says what to do."""
+    job = elastic_job(tmp_path, batch=3, most=3)
+    job = job.model_copy(update={"workers": job.workers.model_copy(update={"min_on": "on-demand"})})
+    with AutoscalerCluster(max_nodes=3) as cluster, driven(job, tmp_path, cluster):
+        await_text(tmp_path, "No node has this label. Set it under labels of the node types")
+        assert cluster.events("launched") == []
+
+
+@pytest.mark.slow
 def test_a_cloud_that_has_nothing_is_waited_for_and_says_so(tmp_path):
     """Launches are refused for a while; the driver shows why, and begins when there is one."""
     job = elastic_job(tmp_path, batch=4, most=2)

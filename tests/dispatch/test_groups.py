@@ -58,8 +58,11 @@ class Owner:
         )
         self.hand_over = self.groups.hand_over
 
-    def label_selector(self, _num_workers):
+    def label_selectors(self, _kept, _count):
         return None
+
+    def kept_workers(self, nodes, size):
+        return list(range(len(nodes)))[:size]
 
     def started(self, group):
         pass
@@ -99,7 +102,7 @@ def groups(monkeypatch, ray, sync_actors):
 
     from planner.dispatch.ray_internal import groups, hand_over
 
-    def take_places(_self, count, _selector):
+    def take_places(_self, count, _kept):
         made = []
         for _ in range(count):
             actor = Actor(node_id=f"node-{len(made)}")

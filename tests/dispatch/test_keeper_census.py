@@ -1,5 +1,6 @@
 """Which nodes get a keeper, what workers are told of them, and when a stop may trust in them. Without Ray."""
 
+from dataclasses import replace
 from types import MappingProxyType, SimpleNamespace
 
 import pytest
@@ -362,11 +363,20 @@ class TestWhatAWorkerKnows:
         import ray
 
         found = []
-        context = SimpleNamespace(get_node_id=lambda: "a")
+        labels = {"ray.io/market-type": "on-demand"}
+        context = SimpleNamespace(get_node_id=lambda: "a", get_node_labels=lambda: labels)
         monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
         monkeypatch.setattr(keepers, "kv_get", lambda _key: found.pop(0) if len(found) > 1 else found[0])
         monkeypatch.setattr(keepers.time, "sleep", lambda _s: None)
         return found
+
+    @pytest.mark.parametrize(("min_on", "is_on_floor"), [("any", False), ("on-demand", True)])
+    def test_whether_its_node_belongs_to_the_floor(self, launch, published, min_on, is_on_floor):
+        """Its node is on demand. Only a job with a floor looks at that."""
+        published.append(Published().as_text())
+        workers = launch.job.workers.model_copy(update={"min_on": min_on})
+        job = launch.job.model_copy(update={"workers": workers})
+        assert keepers_of(replace(launch, job=job)).is_on_floor == is_on_floor
 
     def test_all_keepers_its_own_node_and_the_secret(self, launch, published):
         published.append(Published(addresses=(address("a"), address("b"))).as_text())

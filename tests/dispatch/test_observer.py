@@ -54,11 +54,17 @@ def make(observers, controller, room=(), run=""):
 def looks_at(monkeypatch, observers):
     """`looks_at(dead="c", silent="b", draining={...})` -> the cluster is so, with the nodes a, b, c and d."""
 
-    def be(*, dead="", silent="", draining=None, requests=()):
+    def be(*, dead="", silent="", draining=None, requests=(), markets=None):
         state = SimpleNamespace(state=SimpleNamespace(get_draining_nodes=lambda: draining))
         ray = SimpleNamespace(
             nodes=lambda: [
-                {"NodeID": node, "Alive": node not in dead, "NodeManagerHostname": f"host-{node}"} for node in "abcd"
+                {
+                    "NodeID": node,
+                    "Alive": node not in dead,
+                    "NodeManagerHostname": f"host-{node}",
+                    "Labels": {"ray.io/market-type": markets[node]} if markets and node in markets else None,
+                }
+                for node in "abcd"
             ],
             _private=SimpleNamespace(state=state),
         )
@@ -203,10 +209,33 @@ def test_workers_are_kept_off_bad_nodes_if_there_is_room_without_them(observers,
     looks_at(silent="c")
     observer = make(observers, silent_controller(bad_nodes=("b",)), room="abcd")
     assert observer.look()
-    assert observer.label_selector(3) == {"ray.io/node-id": "!in(b)"}
-    assert observer.label_selector(4) is None
+    assert observer.label_selectors("a", 2) == [{"ray.io/node-id": "!in(b)"}] * 2
+    assert observer.label_selectors("a", 3) is None
     observer._probe(set("c"))
-    assert observer.label_selector(2) == {"ray.io/node-id": "!in(b,c)"}
+    assert observer.label_selectors((), 2) == [{"ray.io/node-id": "!in(b,c)"}] * 2
+
+
+def test_with_a_floor_each_worker_asks_for_the_kind_of_its_node(observers, looks_at, told):  # noqa: ARG001
+    """On-demand places first. A worker without such a label could take the place that another one needs."""
+    looks_at(markets={"a": "on-demand", "b": "spot", "d": "on-demand"})
+    observer = make(observers, silent_controller(floor=1), room="abcd")
+    assert observer.look()
+    assert observer.view().markets == {"a": "on-demand", "b": "spot", "d": "on-demand"}
+    assert observer.num_on_demand == 2
+    on_demand, other = {"ray.io/market-type": "on-demand"}, {"ray.io/market-type": "!on-demand"}
+    assert observer.label_selectors((), 4) == [on_demand, on_demand, other, other]
+    assert observer.label_selectors("ab", 2) == [on_demand, other]
+    assert observer.label_selectors((), 1) == [on_demand]
+    assert observer.kept_workers("bcd", 2) == [0, 2]
+
+
+def test_without_a_floor_labels_do_not_count(observers, looks_at, told):  # noqa: ARG001
+    looks_at(markets={"a": "on-demand", "b": "spot"})
+    observer = make(observers, silent_controller(), room="ab")
+    assert observer.look()
+    assert observer.num_on_demand == 0
+    assert observer.label_selectors((), 2) is None
+    assert observer.kept_workers("ba", 1) == [0]
 
 
 def lacking(device="CPU", place="forward", max_micro=4):

@@ -145,7 +145,7 @@ def started(monkeypatch):
     monkeypatch.setattr(actuator, "remove_placement_groups", lambda name: happens.append(f"remove {name}"))
     monkeypatch.setattr(autoscaler, "kv_get", lambda key: happens.append(f"read {key}"))
     monkeypatch.setattr(autoscaler, "kv_put", lambda key, value: happens.append(f"{key}={value}"))
-    monkeypatch.setattr(autoscaler.Autoscaler, "ask", lambda _, number: happens.append(f"ask for {number}"))
+    monkeypatch.setattr(autoscaler.Autoscaler, "ask", lambda _, number, _floor: happens.append(f"ask for {number}"))
     ray = SimpleNamespace(request_resources=None)
     monkeypatch.setattr(policy.ElasticScalingPolicy, "_autoscaling_coordinator", ray)
     return happens, policy.Policy

@@ -76,6 +76,37 @@ def test_a_request_that_was_made_is_known_where_the_state_cannot_be_read(monkeyp
     assert requests == [0, 16]
 
 
+def test_the_floor_is_requested_on_on_demand_nodes_and_the_rest_anywhere(monkeypatch, autoscalers):
+    """It is requested again as soon as one of the two numbers changes. A request for fewer has the floor alone."""
+    requests = []
+    monkeypatch.setattr(
+        autoscalers, "build_train_resource_request", lambda _scaling, count: ([{"CPU": 1}] * count, None)
+    )
+    monkeypatch.setattr(autoscalers.ray, "get", lambda *_, **__: None)
+    autoscaler = connected(autoscalers)
+    autoscaler._coordinator.request_resources.remote = lambda *, label_selectors, **_: requests.append(label_selectors)
+    for num_workers, on_demand in ((3, 2), (3, 2), (3, 0), (1, 2)):
+        autoscaler.ask(num_workers, on_demand)
+    labelled = {"ray.io/market-type": "on-demand"}
+    assert requests == [[labelled, labelled, {}], None, [labelled]]
+
+
+def test_what_was_accepted_is_not_heard_of_until_the_floor_is_there():
+    """Spot nodes have room for all workers, and the autoscaler rejects the request for an on-demand node."""
+    from planner.dispatch.ray_internal.actuator import Actuator
+
+    noted = []
+    controller = silent_controller(worth_asking=range(1, 5), note=noted.append, floor=1)
+    observer = SimpleNamespace(room={"spot": 4}, num_bad=0, num_on_demand=0)
+    autoscaler = SimpleNamespace(asked=4, shortage="none comes", verdict=lambda: "rejected", ask=lambda *_: None)
+    actuator = Actuator(controller, observer, None, autoscaler)
+    actuator.hear_autoscaler()
+    assert autoscaler.shortage == "none comes"
+    observer.num_on_demand = 1
+    actuator.hear_autoscaler()
+    assert autoscaler.shortage is None
+
+
 def test_a_request_that_failed_is_made_again(monkeypatch, autoscalers):
     failures = []
 
@@ -139,7 +170,8 @@ class Bounded:
         self.asked, self.shortage = 0, None
         self._bound = bound
 
-    def ask(self, num_workers):
+    def ask(self, num_workers, on_demand):
+        assert on_demand == 0
         self.asked = num_workers
 
     def verdict(self):
@@ -153,7 +185,7 @@ def test_what_is_there_already_counts_as_taken(bound, present, most):
 
     noted = []
     controller = silent_controller(worth_asking=range(1, most + 1), note=noted.append)
-    observer = SimpleNamespace(room={f"n{i}": 1 for i in range(present)}, num_bad=0)
+    observer = SimpleNamespace(room={f"n{i}": 1 for i in range(present)}, num_bad=0, num_on_demand=0)
     actuator = Actuator(controller, observer, None, Bounded(bound))
     actuator.hear_autoscaler()  # before the first request
     for _ in range(30):

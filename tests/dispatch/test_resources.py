@@ -1,5 +1,7 @@
 """How many workers fit on a node: ours and Ray's own placement give one answer."""
 
+from types import SimpleNamespace
+
 import pytest
 from events import EVENT_S, wait_for
 
@@ -7,6 +9,7 @@ from planner.dispatch.resources import gpus_for_several, room_for, taken_by_a_wo
 from planner.job import Workers
 from planner.local_cluster.embedded import NodeShape
 from planner.plan import workers_on_node
+from planner.runner.execute import floor_warning
 from planner.runner.local import LocalShape
 
 # NPU is a resource that Ray cuts into instances of 1, as it does GPUs. Only the node under test has a `here`.
@@ -27,6 +30,22 @@ TAKEN = [
     {"accelerator_type:A100": 0.1, 'a "b=:/\\': 0.3},
 ]
 _REFUSED = {"NO_RESOURCES", "INFEASIBLE", "FAILED_TO_COMMIT_RESOURCES"}
+
+
+@pytest.mark.parametrize(
+    ("markets", "waits"),
+    [
+        (("on-demand", "spot"), ""),
+        (("spot", "spot"), "have room for 0, but workers.min is 1 (others have room for 4)"),
+        (("", ""), "No node has this label"),
+    ],
+)
+def test_a_floor_needs_room_on_on_demand_nodes(markets, waits):
+    """Before a run begins, and in its dry run."""
+    job = SimpleNamespace(workers=Workers(min=1, min_on="on-demand", gpus=0))
+    found = floor_warning(job, [({"CPU": 2}, market) for market in markets])
+    assert waits in found
+    assert bool(found) == bool(waits)
 
 
 @pytest.fixture

@@ -13,11 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cluster.nodes import Cluster, NodeGroup
+from planner.cluster.reachable_counts import Reach
 from planner.errors import ClusterError
 from planner.files.cluster_file import read_cluster
 from planner.files.cluster_section import CheckedMapping
 from planner.files.ec2_types import known_resources
 from planner.files.quantities import amount, check_limits
+from planner.report.clusters import floor_note
 
 ROOT = Path(__file__).parents[2]
 RAY_UP_FILES = [ROOT / "cluster.yaml", ROOT / "docs" / "cluster-gcp.yaml"]
@@ -581,6 +583,52 @@ def test_our_ray_up_files_are_closed_to_strangers(path):
     for kind in types.values():
         assert kind["labels"] == {"ray.io/market-type": "spot"}
         assert "spot" in str(kind["node_config"]).lower()
+
+
+def with_floor(path):
+    """Our file with its on-demand nodes, which are commented out."""
+    first = "# - groupName: on-demand-1" if path == KUBERAY_FILE else "# on-demand-1:"
+    head, line, floor = path.read_text().partition(first)
+    indent = head.rpartition("\n")[2]
+    lines = f"{indent}{line}{floor}".split("\n")
+    end = next(number for number, each in enumerate(lines) if not each.startswith(f"{indent}#"))
+    opened = [each.replace(f"{indent}# ", indent, 1) for each in lines[:end]]
+    return "\n".join([head[: -len(indent)], *opened, *lines[end:]])
+
+
+@pytest.mark.parametrize("path", [*RAY_UP_FILES, KUBERAY_FILE], ids=lambda path: path.name)
+def test_the_on_demand_nodes_of_our_files_are_a_floor_of_one_worker(path, tmp_path):
+    """As they stand in comments. planner has nothing to say against a floor of one, and without them the run waits."""
+    taken = {"CPU": 4, "GPU": 1}
+    assert "has the label" in floor_note(Reach(cluster=read_cluster(path), taken=taken), 1)
+    file = tmp_path / path.name
+    file.write_text(with_floor(path))
+    reach = Reach(cluster=read_cluster(file), taken=taken)
+    assert sizes(reach.cluster) == {**sizes(read_cluster(path)), "on-demand-1": (1, 1)}
+    assert floor_note(reach, 1) == floor_note(reach, 0) == ""
+    assert "have room for 1 worker, and workers.min is 2" in floor_note(reach, 2)
+
+
+@pytest.mark.parametrize("path", RAY_UP_FILES, ids=lambda path: path.name)
+def test_the_on_demand_nodes_of_our_ray_up_files_are_no_spot_nodes(path):
+    """And else like ours with as many GPUs."""
+    types = yaml.safe_load(with_floor(path))["available_node_types"]
+    assert types["on-demand-1"]["resources"] == types["gpu-1"]["resources"]
+    assert "spot" not in str(types["on-demand-1"]).lower()
+
+
+def test_a_floor_that_is_not_always_there_is_said(read):
+    """Ray's older autoscaler may start spot nodes in its place."""
+    text = RAY_UP.replace("min_workers: 1", "labels: {ray.io/market-type: on-demand}")
+    note = floor_note(Reach(cluster=read(text), taken={"GPU": 1}), 2)
+    assert "The cluster keeps on-demand nodes (one) for 0 workers, and workers.min is 2." in note
+
+
+def test_a_label_that_is_no_text_is_refused(told):
+    text = RAY_UP.replace("min_workers: 1", "labels: {ray.io/market-type: 1}")
+    (line,) = told(text)
+    assert line.startswith('available_node_types.one.labels."ray.io/market-type": found 1')
+    assert line.endswith("Write a text, such as on-demand or spot")
 
 
 GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -294,7 +294,8 @@ beside = {
         every=st.sampled_from(["100 steps", "640 examples", "10%", "1 epoch", "0.5 epochs"]),
     ),
     "workers": section(
-        min=st.integers(1, 2), max=st.integers(2, 8), cpus=st.sampled_from([1.0, 2.0]), gpus=st.integers(0, 1),
+        min=st.integers(1, 2), min_on=st.sampled_from(["any", "on-demand"]),
+        max=st.integers(2, 8), cpus=st.sampled_from([1.0, 2.0]), gpus=st.integers(0, 1),
         resources=st.dictionaries(names, st.sampled_from([1.0, 2.0]), max_size=1), loader_processes=st.integers(0, 1),
         keep_processes=st.sampled_from(["auto", "never"]),
     ),

@@ -197,9 +197,22 @@ def test_memory_that_cannot_be_locked_still_gets_the_copy(monkeypatch):
 # -- whether the copies fit
 
 
-def need(host, copy, training=0, available=1000, node="", earlier=0):
+def need(host, copy, training=0, available=1000, node="", earlier=0, on_floor=False):
     sizes = {"copy_bytes": copy, "training_bytes": training, "available_bytes": available, "earlier_bytes": earlier}
-    return HostNeed(host=host, node=node, **sizes)
+    return HostNeed(host=host, node=node, is_on_floor=on_floor, **sizes)
+
+
+@pytest.mark.parametrize(
+    ("available", "copies", "has_floor"), [(1000, 4, True), (999, 4, False), (500, 4, False), (499, 2, True)]
+)
+def test_the_copies_of_all_nodes_are_on_the_floor_if_it_has_room(available, copies, has_floor):
+    """Two copies of its own and two of each of three others: 800 bytes. Else each node has those of one other: 400."""
+    hosts = [need("a", 100, available=available, node="a", on_floor=True)]
+    hosts += [need(name, 100, node=name) for name in "bcd"]
+    found = room_of(hosts, 4)
+    assert (found.copies, found.has_floor) == (copies, has_floor)
+    is_whole = copies == 4 and has_floor
+    assert [lacking.host for lacking in found.lacking] == ([] if is_whole else ["a"])
 
 
 @pytest.mark.parametrize(

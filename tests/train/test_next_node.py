@@ -24,6 +24,26 @@ def test_each_node_has_the_copies_of_one_other_node(nodes):
         assert all(node != other for node, other in following.items())
 
 
+@given(NODES, st.sets(st.sampled_from("abcdef"), min_size=1))
+def test_the_floor_has_the_copies_of_all_other_nodes(nodes, floor):
+    """Its own are on another node of the ring. Without such a node, the ring is as ever."""
+    ring = {node for node in nodes if node}
+    following = {node: next_node(nodes, node, floor) for node in ring}
+    assert all(node != other for node, other in following.items())
+    if ring & floor:
+        assert {following[node] for node in ring - floor} <= floor
+        assert {following[node] for node in ring & floor} <= ring | {""}
+    else:
+        assert following == {node: next_node(nodes, node) for node in ring}
+
+
+def test_the_nodes_of_a_floor_share_the_copies():
+    """Five others on two: three and two."""
+    nodes = [*"abcdefg"]
+    sent = [next_node(nodes, node, "ab") for node in "cdefg"]
+    assert sent == [*"ababa"]
+
+
 @given(st.floats(0, 1e3), st.floats(1e-6, 1e3), st.floats(1e-3, 0.9))
 def test_copies_take_their_share_of_the_time_and_no_more(copy_s, step_s, share):
     """And one step less between them would be too much."""

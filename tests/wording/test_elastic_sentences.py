@@ -268,6 +268,35 @@ STOPPING = [
         ),
     ),
     (stopping.WaitsForRoom(room=2, least=3), "waiting: room for 2, but workers.min is 3"),
+    (
+        stopping.WaitsForFloor(room=1, least=2, other_room=3, has_labels=True),
+        (
+            "waiting: nodes with the label ray.io/market-type=on-demand have room for 1, but workers.min is 2 "
+            "(others have room for 3)"
+        ),
+    ),
+    (
+        stopping.WaitsForFloor(room=0, least=2, other_room=0, has_labels=False),
+        (
+            "waiting: nodes with the label ray.io/market-type=on-demand have room for 0, but workers.min is 2. "
+            "No node has this label. Set it under labels of the node types in the cluster's file, or with "
+            "ray start --labels=ray.io/market-type=on-demand. Or write workers.min_on: any"
+        ),
+    ),
+    (
+        stopping.FloorMissing(on_demand=0, least=1),
+        (
+            "0 of the workers are on on-demand nodes, and workers.min is 1: training goes on. "
+            "The next group takes such places first"
+        ),
+    ),
+    (
+        stopping.FloorMissing(on_demand=2, least=3),
+        (
+            "2 of the workers are on on-demand nodes, and workers.min is 3: training goes on. "
+            "The next group takes such places first"
+        ),
+    ),
 ]
 
 NODE = "bb" * 28

@@ -64,6 +64,13 @@ TEXTS = [
         ),
     ),
     (
+        saves.FloorRoomLacking(host="a", needed_bytes=7 * 10**9, available_bytes=8 * 10**9),
+        (
+            "if all spot nodes are lost at once, training resumes from the last commit: the on-demand node a needs "
+            "7.0 GB of host memory for the copies of all others, and may take four fifths of 8.0 GB"
+        ),
+    ),
+    (
         saves.LoadedFromMemory(step=9, generation=2, workers=4, nodes=1),
         "loaded from memory: step 9 of generation 2, copies of 4 workers on 1 node",
     ),

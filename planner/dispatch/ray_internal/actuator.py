@@ -51,12 +51,13 @@ class Actuator:
 
     def request_nodes(self) -> None:
         """Request as many workers as are useful now. Call it often: it repeats a request that would expire."""
-        self._autoscaler.ask(self.num_requested())
+        self._autoscaler.ask(self.num_requested(), self._controller.floor)
 
     def hear_autoscaler(self) -> None:
         """Note whether the autoscaler accepts the request. Asks it only while places are missing."""
         asked = self._autoscaler.asked
-        if sum(self._observer.room.values()) >= asked:
+        has_floor = self._observer.num_on_demand >= self._controller.floor
+        if has_floor and sum(self._observer.room.values()) >= asked:
             self._autoscaler.shortage = None
             if asked > 0:
                 self._node_requests.mark_accepted(asked)  # otherwise the binary search could end below this count

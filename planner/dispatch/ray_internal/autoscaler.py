@@ -17,6 +17,7 @@ from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator impor
 )
 from ray.train._internal.autoscaling_coordinator_client import build_train_resource_request
 
+from planner.base.node_market import MARKET_LABEL, ON_DEMAND
 from planner.dispatch.ray_internal import cluster_names as names
 from planner.dispatch.ray_internal import kv_get, kv_put
 from planner.dispatch.ray_internal.group_names import ScalingConfig
@@ -43,6 +44,7 @@ class Autoscaler:
         self._requester_key = f"requester-{run}"
         self.asked = 0
         """workers in the last request. 0 before the first request"""
+        self._on_demand = 0
         self.shortage: NoNodes | None = None
         """why nodes do not come, if the autoscaler says so"""
         self._asked_s = self._looked_s = float("-inf")
@@ -80,15 +82,20 @@ class Autoscaler:
         taken = self._scaling_config._resources_per_worker_not_none
         return {node: workers_on_node(found, taken) for node, found in reserved.items()}
 
-    def ask(self, num_workers: int) -> None:
-        """Request `num_workers` in all, if the number changed, and every 20 s: a request expires after 180 s.
+    def ask(self, num_workers: int, on_demand: int = 0) -> None:
+        """Request `num_workers` in all, if a number changed, and every 20 s: a request expires after 180 s.
 
+        At least `on_demand` of them on on-demand nodes. Ray's older autoscaler (v1) ignores that.
         Unlike Ray's own request, it also shows free places that were not requested. A failure is logged. The caller
         tries again soon.
         """
-        if num_workers == self.asked and time.monotonic() - self._asked_s <= _AGAIN_S:
+        is_another = (num_workers, on_demand) != (self.asked, self._on_demand)
+        if not is_another and time.monotonic() - self._asked_s <= _AGAIN_S:
             return
         bundles, selectors = build_train_resource_request(self._scaling_config, num_workers)
+        if on_demand:
+            first = min(on_demand, num_workers)
+            selectors = [{MARKET_LABEL: ON_DEMAND}] * first + [{}] * (num_workers - first)
         try:
             ray.get(
                 self._coordinator.request_resources.remote(
@@ -105,8 +112,7 @@ class Autoscaler:
         except Exception:  # noqa: BLE001  # no error here may end a group that trains
             _log.warning("the request for %d workers failed", num_workers, exc_info=True)
             return
-        is_another = num_workers != self.asked
-        self.asked, self._asked_s = num_workers, time.monotonic()
+        self.asked, self._on_demand, self._asked_s = num_workers, on_demand, time.monotonic()
         if is_another:
             self._seen_from = math.inf
             self._read_status()

@@ -48,8 +48,11 @@ _START_MOST_S = 900.0
 class Listener(Protocol):
     """Who hears how the groups fare, and knows the cluster."""
 
-    def label_selector(self, num_workers: int) -> dict[str, str] | None:
-        """The labels that nodes for `num_workers` workers must have now. None: any node."""
+    def label_selectors(self, kept: Sequence[str], count: int) -> list[dict[str, str]] | None:
+        """The labels that the nodes of `count` more workers must have now, beside those on `kept`. None: any nodes."""
+
+    def kept_workers(self, nodes: Sequence[str], size: int) -> list[int]:
+        """The workers that go on in a group of `size`, by their places in `nodes`, which has the node of each."""
 
     def started(self, group: "NewProcessesGroup") -> None:
         """The group trains."""
@@ -139,7 +142,7 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
                 [context.resources_per_worker] * context.num_workers,
                 strategy=context.placement_strategy,
                 name=self._new_name(),
-                bundle_label_selector=context.label_selector,
+                bundle_label_selector=self._listener.label_selectors((), context.num_workers),
             )
         )
 
@@ -274,7 +277,7 @@ class KeepingGroup(NewProcessesGroup):
     def warm(self, count: int) -> None:
         """Start `count` processes that warm up while the group trains. Does not wait for them."""
         # The bad nodes may have changed since this group was started.
-        places = self._take_places(count, self._listener.label_selector(len(self._places) + count))
+        places = self._take_places(count, [worker.metadata.node_id for worker in self.get_workers()])
         for place in places:
             place.warmed = place.actor.execute.remote(self._warm_up)
         self._hand_over.newcomers += places
@@ -320,9 +323,9 @@ class KeepingGroup(NewProcessesGroup):
         warmed, surplus = newcomers[:missing], newcomers[missing:]
         end(surplus)
         self._places += warmed
-        selector = worker_group_context.label_selector
-        # Ray has one selector per worker, and ours are all equal.
-        self._places += self._take_places(missing - len(warmed), selector[0] if selector else None)
+        if missing > len(warmed):
+            kept = [metadata.node_id for metadata in ray.get([place.metadata for place in self._places])]
+            self._places += self._take_places(missing - len(warmed), kept)
         self._placements = PlacementGroups([place.group for place in self._places])
         return self._placements
 
@@ -345,8 +348,9 @@ class KeepingGroup(NewProcessesGroup):
         ranked: list[Worker] = WorkerGroup._assign_worker_ranks(workers)
         return ranked
 
-    def _take_places(self, count: int, selector: dict[str, str] | None) -> list[WorkerSlot]:
-        """Start `count` actors, each in its own placement group. Does not wait for them."""
+    def _take_places(self, count: int, kept: Sequence[str]) -> list[WorkerSlot]:
+        """Start `count` actors beside those on the nodes `kept`, each in its own placement group. Does not wait."""
+        selectors = self._listener.label_selectors(kept, count)
         context = self._worker_group_context
         resources = context.resources_per_worker
         environment = self._get_worker_runtime_env(
@@ -354,11 +358,11 @@ class KeepingGroup(NewProcessesGroup):
         )
         actor_class = ray.remote(runtime_env=environment, **bundle_to_remote_args(resources))(self._worker_cls)
         places = []
-        for _ in range(count):
+        for number in range(count):
             group = placement_group(
                 [resources],
                 name=self._new_name(),
-                bundle_label_selector=[selector] if selector else None,
+                bundle_label_selector=[selectors[number]] if selectors else None,
             )
             where = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=0)
             actor = actor_class.options(scheduling_strategy=where).remote()
@@ -384,7 +388,9 @@ class KeepingGroup(NewProcessesGroup):
         """Keep at most `world_size` workers and end the rest. False if no worker could be kept."""
         by_actor: dict[names.WorkerActor, WorkerSlot] = {place.actor: place for place in self._places}
         workers: Sequence[names.Worker] = self.get_workers()
-        kept = [by_actor[worker.actor] for worker in workers if worker.metadata.node_id not in leaving][:world_size]
+        staying = [worker for worker in workers if worker.metadata.node_id not in leaving]
+        chosen = self._listener.kept_workers([worker.metadata.node_id for worker in staying], world_size)
+        kept = [by_actor[staying[number].actor] for number in chosen]
         # Longer than the worker itself waits, so that its own error comes first.
         is_clean = _all_done([place.actor.quiesce.remote(_UNWIND_S) for place in kept], _UNWIND_S + 5)
         for callback in self._callbacks:  # the torch backend's callback ends the process group in all workers

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import ray
 
+from planner.base.node_market import MARKET_LABEL, ON_DEMAND
 from planner.base.text import last_line
 from planner.dispatch import mailbox
 from planner.dispatch.keeper_census import Census
@@ -26,6 +27,7 @@ from planner.dispatch.ray_internal.groups import NewProcessesGroup
 from planner.dispatch.ray_internal.reporter import Reporter
 from planner.dispatch.ray_internal.worker_progress import WorkerProgress
 from planner.elastic.controller import ElasticController
+from planner.elastic.floor import kept_workers, num_on_demand
 from planner.elastic.view import View
 from planner.events.failures import StartFailed
 from planner.events.outlook import Starts
@@ -56,6 +58,8 @@ class Observer:
         """node -> workers, without nodes that are dead or have notice"""
         self.num_bad = 0
         """the part of `room` on nodes whose workers keep dying"""
+        self.markets: Mapping[str, str] = {}
+        """node -> its label of how it is rented. Nodes without this label are missing"""
         self.hosts: Mapping[str, str] = {}
         """node -> name"""
         self.places: Mapping[str, NodePlace] = {}
@@ -91,6 +95,8 @@ class Observer:
         self.hosts = {node: found.get("NodeManagerHostname", "") for node, found in nodes.items()}
         if self.census is not None:
             self.places = places(nodes.values())
+        labels = {node: (found.get("Labels") or {}).get(MARKET_LABEL) for node, found in nodes.items()}
+        self.markets = {node: market for node, market in labels.items() if market}
         self._suspects &= set(nodes)
         if self._suspects and time.monotonic() - self._probed_s > _PROBE_AGAIN_S:
             self._probed_s = time.monotonic()
@@ -112,16 +118,37 @@ class Observer:
         """Nodes with notice, and nodes that do not answer."""
         return {*self._draining, *self._suspects}
 
-    def label_selector(self, num_workers: int) -> dict[str, str] | None:
-        """The labels that nodes for `num_workers` workers must have now. None: any node.
+    @property
+    def on_demand(self) -> frozenset[str]:
+        """The nodes that the job's floor may be on. Empty if it has none."""
+        found = frozenset(node for node, market in self.markets.items() if market == ON_DEMAND)
+        return found if self._controller.floor else frozenset()
 
-        They keep workers off bad nodes if there is enough room without them.
+    @property
+    def num_on_demand(self) -> int:
+        """The workers that on-demand nodes have room for."""
+        return sum(self.room.get(node, 0) for node in self.on_demand)
+
+    def label_selectors(self, kept: Sequence[str], count: int) -> list[dict[str, str]] | None:
+        """The labels that the nodes of `count` more workers must have now, beside those on `kept`. None: any nodes.
+
+        They keep workers off bad nodes if there is enough room without them. With a floor, they name the kind of each
+        node: Ray would place a worker without such a label first, perhaps on the node that another one needs.
         """
         avoided = {*self._controller.bad_nodes, *self._suspects}
-        elsewhere = sum(count for node, count in self.room.items() if node not in avoided)
-        if not avoided or elsewhere < num_workers:
-            return None
-        return {NODE_ID_LABEL: f"!in({','.join(sorted(avoided))})"}
+        usable = {node: places for node, places in self.room.items() if node not in avoided}
+        if sum(usable.values()) < len(kept) + count:
+            avoided, usable = set(), dict(self.room)
+        every = {NODE_ID_LABEL: f"!in({','.join(sorted(avoided))})"} if avoided else {}
+        if not self._controller.floor:
+            return [every] * count if every else None
+        first = num_on_demand(kept, count, usable, self.on_demand)
+        kinds = [ON_DEMAND] * first + [f"!{ON_DEMAND}"] * (count - first)
+        return [{**every, MARKET_LABEL: kind} for kind in kinds]
+
+    def kept_workers(self, nodes: Sequence[str], size: int) -> list[int]:
+        """The workers that go on in a group of `size`, by their places in `nodes`, which has the node of each."""
+        return kept_workers(nodes, size, self.room, self.on_demand, self._controller.floor)
 
     def _probe(self, nodes: set[str]) -> set[str]:
         """The nodes that do not answer. They are suspects from now on."""
@@ -138,6 +165,7 @@ class Observer:
             room=self.room,
             draining=self._draining,
             dead=self._dead,
+            markets=self.markets,
             nodes=nodes,
             can_hold=self.census is not None and self.census.can_hold(nodes),
             parked=frozenset(self._parked),

@@ -123,9 +123,9 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
         return act
 
     def on_controller_start_worker_group(self, *, scaling_config: object, num_workers: int) -> dict[str, str] | None:  # noqa: ARG002
-        """Tell the group how long it may wait, and return the labels that its nodes must have."""
+        """Tell the group how long it may wait. It asks for its nodes' labels itself: Ray has one for all workers."""
         self._reporter.tell_next_group(self._controller.first_collectives_s(num_workers))
-        return self._observer.label_selector(num_workers)
+        return None
 
     def make_decision_for_running_worker_group(
         self, worker_group_state: WorkerGroupState, worker_group_status: PollStatus
