@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from planner.provenance.audit import Audit
 from planner.report.page.html import Drawing
 from planner.report.run_table import RunDetail
+from planner.report.spot_text import Spot
 from planner.story.values import RunHistory
 
 
@@ -22,5 +23,7 @@ class ReportedRun:
     """why there is no audit, empty if there is one"""
     job: str
     """its newest job as text, empty if it is not known"""
+    spot: Spot | None
+    """what it kept of its nodes' work. None if its nodes did not change"""
     drawings: Mapping[str, Drawing]
     """by name, as `planner.pictures.run_pictures.draw_run` names them"""

@@ -1,0 +1,19 @@
+"""Sentences of `planner.events.capacity`."""
+
+import math
+
+from planner.base.text import counted, duration
+from planner.events.capacity import Capacity, Leaving
+from planner.wording.sentence import text_of
+
+
+@text_of.register
+def _leaving(event: Leaving) -> str:
+    left = duration(math.inf if event.left_s is None else event.left_s)
+    return f"node {event.node} has notice, {left} left"
+
+
+@text_of.register
+def _capacity(event: Capacity) -> str:
+    leaving = f", {counted(len(event.leaving), 'more node')} with notice" if event.leaving else ""
+    return f"the cluster has room for {counted(event.places, 'worker')} on {counted(len(event.nodes), 'node')}{leaving}"
