@@ -1,7 +1,7 @@
 """`planner simulate`: plays a job through a trace of spot capacity, or a run through the nodes that it had."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -36,7 +36,7 @@ SyntheticOption = Annotated[
     typer.Option(metavar="RATES", help="make a trace: 'nodes=16 lifetime=2h group=0.3 arrivals=10m length=24h'"),
 ]
 JobOrNone = Annotated[
-    str | None, typer.Argument(metavar="[JOB]", help="a job file (YAML). None with --replay", show_default=False)
+    str | None, typer.Argument(metavar="JOB", help="a job file (YAML). None with --replay", show_default=False)
 ]
 ReplayOption = Annotated[
     str | None, typer.Option(metavar="RUN", help="a run's folder or URL: play the nodes, steps and costs that it had")
@@ -61,7 +61,6 @@ def _seconds(text: str, default: str | bool = True) -> Any:
 
 
 def simulate(
-    context: typer.Context,
     job: JobOrNone = None,
     trace: TraceOption = None,
     synthetic: SyntheticOption = None,
@@ -74,8 +73,12 @@ def simulate(
     save: Annotated[float | None, _seconds("for which a commit pauses training", "15.0")] = None,
     lead: Annotated[float | None, _seconds("for which newcomers start beside the group", "20.0")] = None,
     detect: Annotated[float | None, _seconds("until a loss is noticed", "5.0")] = None,
-    gpus_per_node: Annotated[int, typer.Option(metavar="N", min=1, help="GPUs of each node")] = 1,
-    seed: Annotated[int, typer.Option(metavar="N", help="of all draws, such as which nodes go")] = 1,
+    gpus_per_node: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="GPUs of each node", show_default="1")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="of all draws, such as which nodes go", show_default="1")
+    ] = None,
     hours: Annotated[float | None, typer.Option(metavar="HOURS", help="the first hours of the trace alone")] = None,
     plot: PlotOption = None,
     force: ForceOption = False,
@@ -84,8 +87,7 @@ def simulate(
 ) -> None:
     """Play the job through a trace of spot nodes, with planner's own decisions and with others. Starts nothing.
 
-    It needs no GPU and no cluster, and says what it assumes. With --replay, the trace, the job and all times are those
-    of a run.
+    It needs no GPU and no cluster, and says what it assumes. With --replay, nodes, job and times are those of a run.
     Example: planner simulate job.yaml --synthetic 'lifetime=2h group=0.3'
     """
     chosen = _policies(policy)
@@ -93,7 +95,7 @@ def simulate(
     _require_positive("--step", step)
     _require_positive("--hours", hours)
     if replay is not None:
-        _require_alone(context, job)
+        _require_alone(job, (trace, synthetic, notice, rates, step, gpus_per_node, seed, hours, set_ or None))
         _print_replay(replay, chosen, given, plot, force=force, as_json=as_json)
         return
     if job is None:
@@ -102,14 +104,15 @@ def simulate(
         raise UserError("--step and --rates both say how long a step takes. Write one of them")
     told, kind = parse_notice(notice), _plot_kind(plot, force=force)
     spec = read_job(job, set_ or [])
-    played = _trace(trace, synthetic, seed)
+    drawn = 1 if seed is None else seed
+    played = _trace(trace, synthetic, drawn)
     played = played if hours is None else played.until(hours * 3600)
-    market = Market(notice=told, costs=Costs(**given), seed=seed, node_gpus=gpus_per_node)
+    market = Market(notice=told, costs=Costs(**given), seed=drawn, node_gpus=gpus_per_node or 1)
     with doing("playing the trace"):
         found = simulate_job(spec, played, chosen, market, rates_file=rates, step_s=step)
     if plot is not None:
         write_new_file(Path(plot), _picture(found, kind), force=force)
-    heading = _heading(spec.name, trace or f"synthetic ({synthetic})", found, seed)
+    heading = _heading(spec.name, trace or f"synthetic ({synthetic})", found, drawn)
     if trace is not None and played.events:
         heading = replace(heading, assumed=(*heading.assumed, _BY_EVENTS))
     _print(heading, found, is_one=policy is not None, as_json=as_json)
@@ -122,21 +125,29 @@ def _print(heading: Heading, found: Simulated, *, is_one: bool, as_json: bool) -
         typer.echo("\n".join(simulation_lines(heading, found.outcomes, terminal_width())))
 
 
-_NOT_WITH_REPLAY = ("trace", "synthetic", "notice", "rates", "step", "gpus_per_node", "seed", "hours", "set_")
+_SAID_BY_RUN = (
+    "--trace",
+    "--synthetic",
+    "--notice",
+    "--rates",
+    "--step",
+    "--gpus-per-node",
+    "--seed",
+    "--hours",
+    "--set",
+)
 
 
-def _require_alone(context: typer.Context, job: str | None) -> None:
-    """Refuse what a run itself says.
+def _require_alone(job: str | None, options: Sequence[object]) -> None:
+    """Refuse what a run itself says. `options` are the values of `_SAID_BY_RUN`.
 
     Raises:
-        UserError: JOB or such an option is written.
+        UserError: JOB or one of these options is written.
     """
     if job is not None:
         raise UserError("--replay takes the job of the run. Leave JOB out")
-    for name in _NOT_WITH_REPLAY:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            option = "--" + name.rstrip("_").replace("_", "-")
+    for option, value in zip(_SAID_BY_RUN, options, strict=True):
+        if value is not None:
             raise UserError(f"--replay takes from the run what {option} would say. Leave {option} out")
 
 

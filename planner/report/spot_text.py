@@ -2,16 +2,19 @@
 
 from dataclasses import dataclass
 from math import isfinite, sqrt
+from typing import TYPE_CHECKING
 
 from planner.errors import PlanError
 from planner.events.capacity import Capacity
 from planner.events.failures import NodesLost
 from planner.job import Job, workers_of
 from planner.provenance.run_times import RunClock
-from planner.simulation.replay import Replay, replay_of
 from planner.store.records import EventRecord
 from planner.store.survey import Survey
 from planner.story.capacity import CapacityFold, RunCapacity
+
+if TYPE_CHECKING:
+    from planner.simulation.replay import Replay
 
 # A simulated commit takes some 10 us, and the optimum a microsecond for each two changes.
 _MOST_COMMITS, _MOST_CHANGES = 2000, 150
@@ -47,6 +50,8 @@ def spot_of(capacity: RunCapacity, job: Job | None) -> Spot | None:
     """By what the ledger says of the nodes. None if they did not change, or if it says too little or what cannot be."""
     if job is None:
         return None
+    from planner.simulation.replay import replay_of  # most runs have no such line
+
     try:
         replay = replay_of(capacity, workers_of(job))
         return None if replay is None else _spot(replay)
@@ -54,7 +59,7 @@ def spot_of(capacity: RunCapacity, job: Job | None) -> Spot | None:
         return None  # the line is only shown: a damaged ledger has its errors elsewhere
 
 
-def _spot(replay: Replay) -> Spot | None:
+def _spot(replay: "Replay") -> Spot | None:
     lives = replay.lives
     if len(lives.counts) < 2 or not isfinite(lives.end_s) or not replay.own.ideal_steps:
         return None
@@ -67,7 +72,7 @@ def _spot(replay: Replay) -> Spot | None:
     )
 
 
-def _commits(replay: Replay) -> float:
+def _commits(replay: "Replay") -> float:
     """About how often a simulated run commits: at the interval sqrt(2 * commit * time between losses)."""
     losses = sum(life.leaves_s <= replay.trace.end_s for life in replay.lives.lives)
     interval_s = sqrt(2 * replay.costs.save_s * replay.trace.end_s / (losses + 1))

@@ -1,5 +1,6 @@
 """From a run's groups to the nodes that it had: by their record in the ledger, else by what groups tell."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
@@ -128,7 +129,8 @@ def _follow_record(there: _There, seen: Sequence[Capacity], launch: Sequence[Gro
     """
     losses = [(old.end_s, new.start_s) for old, new in pairwise(launch) if new.after_loss]
     deadlines: dict[str, float] = {}
-    for each in seen:
+    # The first record is of the launch's begin, whenever that was seen.
+    for each in (replace(seen[0], time_s=-math.inf), *seen[1:]):
         now = dict.fromkeys((*each.nodes, *(leaving.node for leaving in each.leaving)))
         for node in [node for node in there.alive if node not in now]:
             ended = [end_s for end_s, start_s in losses if end_s < each.time_s <= start_s]
@@ -150,7 +152,7 @@ def _follow_groups(there: _There, launch: Sequence[GroupSpan]) -> None:
     guess = _Guess(there)
     for old, group in pairwise([None, *launch]):
         assert group is not None
-        began_s = group.header_s if old is None else guess.between(old, group)
+        began_s = -math.inf if old is None else guess.between(old, group)  # where the launch begins
         unused = [told.event.places for told in group.told if isinstance(told.event, PlacesUnused)]
         guess.have(began_s, max(group.workers, *unused[:1], 0))
         for told in group.told:

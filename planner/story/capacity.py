@@ -98,7 +98,7 @@ class RunCapacity:
     """seconds for which each of the last commits paused training"""
     num_commits: int = 0
     eval_s: float = 0.0
-    """seconds of evaluations that were read"""
+    """seconds of evaluations that were read, without those before the first step of a group"""
 
 
 class CapacityFold:
@@ -126,12 +126,7 @@ class CapacityFold:
             self._correct_start(clock.now_s)
         elif isinstance(record, CommitRecord | EvalRecord):
             self._end_s = clock.now_s
-            self._apart_s += record.seconds
-            if isinstance(record, CommitRecord):
-                self._commits.append(record.seconds)
-                self._num_commits += 1
-            else:
-                self._eval_s += record.seconds
+            self._add_pause(record)
 
     def _begin(self, header: GenerationRecord) -> None:
         self._header, self._told = header, []
@@ -151,6 +146,15 @@ class CapacityFold:
                 # Without its first steps, nothing says when a group began but its header.
                 self._is_start_known = True
         self._end_s, self._end_step = now_s, record.step + 1
+
+    def _add_pause(self, record: CommitRecord | EvalRecord) -> None:
+        if isinstance(record, CommitRecord):
+            self._commits.append(record.seconds)
+            self._num_commits += 1
+        # An evaluation before the first step is part of the start.
+        if self._header is not None and self._end_step > self._header.step:
+            self._apart_s += record.seconds
+            self._eval_s += record.seconds if isinstance(record, EvalRecord) else 0.0
 
     def _correct_start(self, now_s: float) -> None:
         """At a measurement, whose time is on record. Before the first one, unknown time was before the first step."""

@@ -1,7 +1,5 @@
 """Sentences of `planner.events.capacity`."""
 
-import math
-
 from planner.base.text import counted, duration
 from planner.events.capacity import Capacity, Leaving
 from planner.wording.sentence import text_of
@@ -9,8 +7,8 @@ from planner.wording.sentence import text_of
 
 @text_of.register
 def _leaving(event: Leaving) -> str:
-    left = duration(math.inf if event.left_s is None else event.left_s)
-    return f"node {event.node} has notice, {left} left"
+    left = " without a deadline" if event.left_s is None else f", {duration(event.left_s)} left"
+    return f"node {event.node} has notice{left}"
 
 
 @text_of.register

@@ -23,7 +23,7 @@ class ReportedRun:
     """why there is no audit, empty if there is one"""
     job: str
     """its newest job as text, empty if it is not known"""
-    spot: Spot | None
-    """what it kept of its nodes' work. None if its nodes did not change"""
     drawings: Mapping[str, Drawing]
     """by name, as `planner.pictures.run_pictures.draw_run` names them"""
+    spot: Spot | None = None
+    """what it kept of its nodes' work. None if its nodes did not change"""
