@@ -141,7 +141,7 @@ class RunDetail:
     """what the run's controller decides next, or why it leaves places unused. Empty if no driver is alive here"""
     next_time_s: float | None
     """when the controller published that, in seconds since the epoch, or None"""
-    spot: Spot | None
+    node_use: Spot | None
     """what the run kept of its nodes' work, by the generations below. None if its nodes did not change"""
     held_out: tuple[tuple[int, float], ...]
     """the last `(step, held-out loss)`, ascending"""
@@ -257,7 +257,7 @@ def run_detail(survey: Survey) -> RunDetail:
         events=events[-_NUM_EVENTS:],
         next=survey.live.next if survey.live else "",
         next_time_s=survey.live.time_s if survey.live else None,
-        spot=spot_of_survey(survey),
+        node_use=spot_of_survey(survey),
         held_out=tuple(sorted(held_out.items())[-_NUM_HELD_OUT:]),
         resume=resume_command(survey, summary),
     )
@@ -435,11 +435,11 @@ def _next_text(detail: RunDetail, now_s: float) -> str:
 
 
 def _spot_text(detail: RunDetail) -> str:
-    if detail.spot is None:
+    if detail.node_use is None:
         return ""
     shown = len(detail.generations)
     within = f" in its newest {shown} generations" if shown < detail.num_generations else ""
-    return spot_text(detail.spot, shlex.quote(detail.summary.run), within)
+    return spot_text(detail.node_use, shlex.quote(detail.summary.run), within)
 
 
 def _kept_text(detail: RunDetail) -> str:

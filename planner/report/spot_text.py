@@ -48,7 +48,7 @@ def spot_of_survey(survey: Survey) -> Spot | None:
 
 def spot_of(capacity: RunCapacity, job: Job | None) -> Spot | None:
     """By what the ledger says of the nodes. None if they did not change, or if it says too little or what cannot be."""
-    if job is None:
+    if job is None or not capacity.is_timed:
         return None
     from planner.simulation.replay import replay_of  # most runs have no such line
 

@@ -97,6 +97,8 @@ class RunCapacity:
     commits: Sequence[float] = ()
     """seconds for which each of the last commits paused training"""
     num_commits: int = 0
+    is_timed: bool = True
+    """false: steps were not read, and no record after them has a time, so nothing says when a group ended"""
     eval_s: float = 0.0
     """seconds of evaluations that were read, without those before the first step of a group"""
 
@@ -111,6 +113,7 @@ class CapacityFold:
         self._header: GenerationRecord | None = None
         self._told: list[Told] = []
         self._apart_s = self._end_s = 0.0
+        self._has_gap, self._is_timed = False, True
 
     def add(self, record: Record, clock: RunClock) -> None:
         """Add one more record. `clock` has it already."""
@@ -133,7 +136,7 @@ class CapacityFold:
         self._start_s = self._end_s = header.time_s
         self._first_s = self._apart_s = 0.0
         self._end_step = header.step
-        self._is_start_known = False
+        self._is_start_known = self._has_gap = False
 
     def _add_step(self, record: StepRecord, now_s: float) -> None:
         header = self._header
@@ -145,6 +148,7 @@ class CapacityFold:
             else:
                 # Without its first steps, nothing says when a group began but its header.
                 self._is_start_known = True
+        self._has_gap |= record.step != self._end_step
         self._end_s, self._end_step = now_s, record.step + 1
 
     def _add_pause(self, record: CommitRecord | EvalRecord) -> None:
@@ -163,12 +167,13 @@ class CapacityFold:
         if not self._is_start_known:
             self._start_s += max(now_s - self._end_s, 0.0)
             self._is_start_known = True
-        self._end_s = now_s
+        self._end_s, self._has_gap = now_s, False
 
     def _end_group(self) -> None:
         header = self._header
         if header is None or self._end_step == header.step:
             return
+        self._is_timed &= not self._has_gap
         self._groups.append(
             GroupSpan(
                 launch_id=header.launch_id,
@@ -194,5 +199,6 @@ class CapacityFold:
             times=clock.times,
             commits=tuple(self._commits),
             num_commits=self._num_commits,
+            is_timed=self._is_timed,
             eval_s=self._eval_s,
         )

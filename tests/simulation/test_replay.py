@@ -215,6 +215,23 @@ def test_what_happens_between_two_steps_is_part_of_them():
     assert replay.speed.seconds(2) == pytest.approx(21 / 19)
 
 
+def test_without_its_first_steps_a_group_ends_when_a_record_says_so():
+    """`planner show` reads the ends of segments. Without a record that has a time, nothing says when they were."""
+
+    def capacity(*more):
+        fold, clock = CapacityFold(), RunClock()
+        for record in (begun(1, 2, 0, 0), *map(step, range(100, 110)), *more):
+            clock.add(record)
+            fold.add(record, clock)
+        return fold.capacity(clock)
+
+    assert not capacity().is_timed
+    found = capacity(measurement(110, BEGAN_S + 220))
+    assert found.is_timed
+    assert (found.groups[0].start_s, found.groups[0].end_s) == (BEGAN_S, BEGAN_S + 220)
+    assert found.groups[0].step_s == pytest.approx(220 / 109)
+
+
 def test_evaluations_are_shared_among_the_steps():
     """Each policy has them as often. One before the first step is part of the start."""
     records = [begun(1, 2, 0, 0), evaluation(0), *map(step, range(5)), evaluation(5)]
