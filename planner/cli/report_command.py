@@ -18,6 +18,7 @@ from planner.report.page.html import Drawing
 from planner.report.page.page import page
 from planner.report.page.run_values import ReportedRun
 from planner.report.run_table import run_detail
+from planner.report.spot_text import spot_of
 from planner.runner.audit_run import audit
 from planner.store.run_folder import RunFolder, no_run_error
 from planner.store.storage import Storage
@@ -117,6 +118,7 @@ def _reported(url: str, label: str, key: str, code: str, *, is_audited: bool) ->
         audit=verdict,
         not_audited=reason,
         job=_job_text(found),
+        spot=spot_of(story.capacity, found.job),
         drawings=drawings,
     )
 

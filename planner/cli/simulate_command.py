@@ -1,19 +1,22 @@
-"""`planner simulate JOB`: plays a job through a trace of spot capacity."""
+"""`planner simulate`: plays a job through a trace of spot capacity, or a run through the nodes that it had."""
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
+from planner.base.disk import absolute_url
 from planner.base.text import how_to_install
-from planner.cli.activity import doing
+from planner.cli.activity import doing, progress_bar
 from planner.cli.new_file import require_free, write_new_file
-from planner.cli.options import ForceOption, JobArgument, JsonOption, SetOption, terminal_width
+from planner.cli.options import ForceOption, JsonOption, SetOption, terminal_width
 from planner.errors import UserError
 from planner.report.simulation_text import Heading, simulation_lines, simulation_value
 from planner.runner.job_argument import read_job
+from planner.runner.replay_run import replay_run
 from planner.runner.simulate_job import Market, Simulated, read_trace, simulate_job, synthetic_trace
 from planner.simulation.outcome import POLICIES
 from planner.simulation.quantities import parse_notice
@@ -32,6 +35,12 @@ SyntheticOption = Annotated[
     str | None,
     typer.Option(metavar="RATES", help="make a trace: 'nodes=16 lifetime=2h group=0.3 arrivals=10m length=24h'"),
 ]
+JobOrNone = Annotated[
+    str | None, typer.Argument(metavar="JOB", help="a job file (YAML). None with --replay", show_default=False)
+]
+ReplayOption = Annotated[
+    str | None, typer.Option(metavar="RUN", help="a run's folder or URL: play the nodes, steps and costs that it had")
+]
 PolicyOption = Annotated[
     str | None,
     typer.Option(
@@ -47,24 +56,29 @@ RatesOption = Annotated[
 PlotOption = Annotated[str | None, typer.Option(metavar="FILE", help="draw nodes and workers over time (.svg or .png)")]
 
 
-def _seconds(text: str) -> Any:
-    return typer.Option(metavar="SECONDS", help=text)
+def _seconds(text: str, default: str | bool = True) -> Any:
+    return typer.Option(metavar="SECONDS", help=text, show_default=default)
 
 
 def simulate(
-    job: JobArgument,
+    job: JobOrNone = None,
     trace: TraceOption = None,
     synthetic: SyntheticOption = None,
+    replay: ReplayOption = None,
     policy: PolicyOption = None,
     notice: NoticeOption = None,
     rates: RatesOption = None,
     step: Annotated[float | None, _seconds("of a step at the trace's most workers, without --rates")] = None,
-    restart: Annotated[float, _seconds("for which a start pauses training")] = 60.0,
-    save: Annotated[float, _seconds("for which a commit pauses training")] = 15.0,
-    lead: Annotated[float, _seconds("for which newcomers start beside the group")] = 20.0,
-    detect: Annotated[float, _seconds("until a loss is noticed")] = 5.0,
-    gpus_per_node: Annotated[int, typer.Option(metavar="N", min=1, help="GPUs of each node")] = 1,
-    seed: Annotated[int, typer.Option(metavar="N", help="of all draws, such as which nodes go")] = 1,
+    restart: Annotated[float | None, _seconds("for which a start pauses training", "60.0")] = None,
+    save: Annotated[float | None, _seconds("for which a commit pauses training", "15.0")] = None,
+    lead: Annotated[float | None, _seconds("for which newcomers start beside the group", "20.0")] = None,
+    detect: Annotated[float | None, _seconds("until a loss is noticed", "5.0")] = None,
+    gpus_per_node: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="GPUs of each node", show_default="1")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="of all draws, such as which nodes go", show_default="1")
+    ] = None,
     hours: Annotated[float | None, typer.Option(metavar="HOURS", help="the first hours of the trace alone")] = None,
     plot: PlotOption = None,
     force: ForceOption = False,
@@ -73,31 +87,83 @@ def simulate(
 ) -> None:
     """Play the job through a trace of spot nodes, with planner's own decisions and with others. Starts nothing.
 
-    It needs no GPU and no cluster, and says what it assumes.
+    It needs no GPU and no cluster, and says what it assumes. With --replay, nodes, job and times are those of a run.
     Example: planner simulate job.yaml --synthetic 'lifetime=2h group=0.3'
     """
     chosen = _policies(policy)
-    costs = _costs(restart, save, lead, detect)
+    given = _costs(restart, save, lead, detect)
     _require_positive("--step", step)
     _require_positive("--hours", hours)
+    if replay is not None:
+        _require_alone(job, (trace, synthetic, notice, rates, step, gpus_per_node, seed, hours, set_ or None))
+        _print_replay(replay, chosen, given, plot, force=force, as_json=as_json)
+        return
+    if job is None:
+        raise UserError("JOB is missing. Write a job file, or --replay RUN")
     if step is not None and rates is not None:
         raise UserError("--step and --rates both say how long a step takes. Write one of them")
     told, kind = parse_notice(notice), _plot_kind(plot, force=force)
     spec = read_job(job, set_ or [])
-    played = _trace(trace, synthetic, seed)
+    drawn = 1 if seed is None else seed
+    played = _trace(trace, synthetic, drawn)
     played = played if hours is None else played.until(hours * 3600)
-    market = Market(notice=told, costs=costs, seed=seed, node_gpus=gpus_per_node)
+    market = Market(notice=told, costs=Costs(**given), seed=drawn, node_gpus=gpus_per_node or 1)
     with doing("playing the trace"):
         found = simulate_job(spec, played, chosen, market, rates_file=rates, step_s=step)
     if plot is not None:
         write_new_file(Path(plot), _picture(found, kind), force=force)
-    heading = _heading(spec.name, trace or f"synthetic ({synthetic})", found, seed)
+    heading = _heading(spec.name, trace or f"synthetic ({synthetic})", found, drawn)
     if trace is not None and played.events:
         heading = replace(heading, assumed=(*heading.assumed, _BY_EVENTS))
+    _print(heading, found, is_one=policy is not None, as_json=as_json)
+
+
+def _print(heading: Heading, found: Simulated, *, is_one: bool, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(simulation_value(heading, found.outcomes, is_one=policy is not None), indent=2))
+        typer.echo(json.dumps(simulation_value(heading, found.outcomes, is_one=is_one), indent=2))
     else:
         typer.echo("\n".join(simulation_lines(heading, found.outcomes, terminal_width())))
+
+
+_SAID_BY_RUN = (
+    "--trace",
+    "--synthetic",
+    "--notice",
+    "--rates",
+    "--step",
+    "--gpus-per-node",
+    "--seed",
+    "--hours",
+    "--set",
+)
+
+
+def _require_alone(job: str | None, options: Sequence[object]) -> None:
+    """Refuse what a run itself says. `options` are the values of `_SAID_BY_RUN`.
+
+    Raises:
+        UserError: JOB or one of these options is written.
+    """
+    if job is not None:
+        raise UserError("--replay takes the job of the run. Leave JOB out")
+    for option, value in zip(_SAID_BY_RUN, options, strict=True):
+        if value is not None:
+            raise UserError(f"--replay takes from the run what {option} would say. Leave {option} out")
+
+
+def _print_replay(
+    run: str, policies: tuple[str, ...], given: Mapping[str, float], plot: str | None, *, force: bool, as_json: bool
+) -> None:
+    kind = _plot_kind(plot, force=force)
+    if not run:
+        raise UserError("--replay is empty. Write a run's folder or URL")
+    with progress_bar(f"{run}: generations read") as progress:
+        found = replay_run(absolute_url(run), policies, given, progress)
+    if plot is not None:
+        write_new_file(Path(plot), _picture(found.simulated, kind), force=force)
+    heading = _heading(found.job, f"the nodes of {run}", found.simulated, None)
+    heading = replace(heading, source="by the run")
+    _print(heading, found.simulated, is_one=False, as_json=as_json)
 
 
 def _policies(policy: str | None) -> tuple[str, ...]:
@@ -108,12 +174,14 @@ def _policies(policy: str | None) -> tuple[str, ...]:
     return (policy,)
 
 
-def _costs(restart: float, save: float, lead: float, detect: float) -> Costs:
-    given = {"--restart": restart, "--save": save, "--lead": lead, "--detect": detect}
+def _costs(restart: float | None, save: float | None, lead: float | None, detect: float | None) -> dict[str, float]:
+    """The fields of `Costs` that are written."""
+    options = {"restart": restart, "save": save, "lead": lead, "detect": detect}
+    given = {name: seconds for name, seconds in options.items() if seconds is not None}
     for name, seconds in given.items():
         if not 0 <= seconds <= _MOST_S:
-            raise UserError(f"{name} is {seconds:g}. Write seconds from 0 to {_MOST_S:,.0f}")
-    return Costs(restart_s=restart, save_s=save, lead_s=lead, detect_s=detect)
+            raise UserError(f"--{name} is {seconds:g}. Write seconds from 0 to {_MOST_S:,.0f}")
+    return {f"{name}_s": seconds for name, seconds in given.items()}
 
 
 def _require_positive(name: str, value: float | None) -> None:
@@ -162,11 +230,11 @@ def _picture(found: Simulated, kind: Literal["svg", "png"]) -> bytes:
 
 def _trace(file: str | None, synthetic: str | None, seed: int) -> Trace:
     if (file is None) == (synthetic is None):
-        raise UserError("write either --trace FILE.csv or --synthetic 'lifetime=2h group=0.3'")
+        raise UserError("write either --trace FILE.csv or --synthetic 'lifetime=2h group=0.3', or --replay RUN alone")
     return synthetic_trace(synthetic or "", seed) if file is None else read_trace(file)
 
 
-def _heading(job: str, trace: str, found: Simulated, seed: int) -> Heading:
+def _heading(job: str, trace: str, found: Simulated, seed: int | None) -> Heading:
     lives = found.lives
     return Heading(
         job=job,

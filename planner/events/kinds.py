@@ -10,6 +10,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from planner.events import (  # noqa: F401  each enters its kinds
+    capacity,
     failures,
     outlook,
     resuming,

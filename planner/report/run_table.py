@@ -17,6 +17,7 @@ from planner.provenance.stage import stage_of
 from planner.report.plan_table import plan_split
 from planner.report.run_view import metric_texts, news_text
 from planner.report.speed import Speed
+from planner.report.spot_text import Spot, spot_of_survey, spot_text
 from planner.report.text_columns import ago, aligned, hanging
 from planner.store.records import EvalRecord, EventRecord, GenerationRecord
 from planner.store.run_folder import commit_of
@@ -140,6 +141,8 @@ class RunDetail:
     """what the run's controller decides next, or why it leaves places unused. Empty if no driver is alive here"""
     next_time_s: float | None
     """when the controller published that, in seconds since the epoch, or None"""
+    node_use: Spot | None
+    """what the run kept of its nodes' work, by the generations below. None if its nodes did not change"""
     held_out: tuple[tuple[int, float], ...]
     """the last `(step, held-out loss)`, ascending"""
     resume: str
@@ -254,6 +257,7 @@ def run_detail(survey: Survey) -> RunDetail:
         events=events[-_NUM_EVENTS:],
         next=survey.live.next if survey.live else "",
         next_time_s=survey.live.time_s if survey.live else None,
+        node_use=spot_of_survey(survey),
         held_out=tuple(sorted(held_out.items())[-_NUM_HELD_OUT:]),
         resume=resume_command(survey, summary),
     )
@@ -402,6 +406,7 @@ def detail_text(detail: RunDetail, now_s: float, width: int | None = None) -> li
         ("held", f"step {line.held_step}, in memory" if line.held_step > line.committed_step else ""),
         ("kept", _kept_text(detail)),
         ("commits", detail.interval),
+        ("spot", _spot_text(detail)),
         ("held out", ", ".join(f"{loss:.4f} at step {step}" for step, loss in detail.held_out)),
         (
             "resume",
@@ -427,6 +432,14 @@ def _next_text(detail: RunDetail, now_s: float) -> str:
     """What the controller decides next, with its age if that is not live."""
     is_old = detail.next_time_s is not None and now_s - detail.next_time_s > FRESH_S
     return f"{detail.next} (published {ago(detail.next_time_s, now_s)})" if is_old else detail.next
+
+
+def _spot_text(detail: RunDetail) -> str:
+    if detail.node_use is None:
+        return ""
+    shown = len(detail.generations)
+    within = f" in its newest {shown} generations" if shown < detail.num_generations else ""
+    return spot_text(detail.node_use, shlex.quote(detail.summary.run), within)
 
 
 def _kept_text(detail: RunDetail) -> str:

@@ -35,18 +35,21 @@ class Heading:
     losses: int
     """of nodes"""
     total_s: float
-    seed: int
+    seed: int | None
+    """None: nothing is drawn"""
     assumed: Sequence[str]
+    source: str = "assumed"
+    """what stands before each of these sentences"""
 
 
 def simulation_lines(heading: Heading, outcomes: Sequence[Outcome], width: int | None) -> list[str]:
     """A heading, a row per policy, and the first changes of the first policy."""
     trace = (
         f"{heading.trace}: {duration(heading.total_s)}, at most {counted(heading.nodes, 'node')}, "
-        f"at least {heading.usual_nodes} for half of the time, {counted(heading.losses, 'node')} lost, "
-        f"seed {heading.seed}"
+        f"at least {heading.usual_nodes} for half of the time, {counted(heading.losses, 'node')} lost"
+        f"{'' if heading.seed is None else f', seed {heading.seed}'}"
     )
-    texts = [f"{heading.job} on {trace}", *(f"assumed: {text}" for text in heading.assumed)]
+    texts = [f"{heading.job} on {trace}", *(f"{heading.source}: {text}" for text in heading.assumed)]
     rows = [_COLUMNS, *map(_row, outcomes)]
     return [
         *(line for text in texts for line in wrapped(text, width)),
@@ -54,7 +57,7 @@ def simulation_lines(heading: Heading, outcomes: Sequence[Outcome], width: int |
         *aligned(rows, left={0}),
         "",
         *_legend(outcomes, width),
-        *_timeline(outcomes[0], width),
+        *_timeline(next((each for each in outcomes if each.policy != "run"), outcomes[0]), width),
     ]
 
 
@@ -73,6 +76,7 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
 def _legend(outcomes: Sequence[Outcome], width: int | None) -> list[str]:
     names = {outcome.policy for outcome in outcomes}
     about = {
+        "run": "run: what the run itself did",
         "ours": "ours: planner's own controller",
         "stock": "stock: Ray Train's elastic policy at its defaults",
         "fixed": "fixed: as many workers as there are nodes for at least half of the time",

@@ -102,7 +102,7 @@ def simulate_job(
     Raises:
         UserError: the rates are wrong, or the trace is too long or never has enough nodes for the job.
     """
-    _require_playable(trace, market.node_gpus)
+    require_playable(trace, market.node_gpus)
     lives = lives_of(trace, market.notice, market.seed)
     node_workers = market.node_gpus  # a worker has one GPU, or none
     workers = workers_of(job)
@@ -114,7 +114,7 @@ def simulate_job(
         )
     seconds, said = _step_times(job, most, rates_file, step_s)
     speed = Speed(sizes=batch_sizes(job), workers=workers, node_workers=node_workers, seconds=seconds, peak=lives.peak)
-    _require_possible(speed)
+    require_possible(speed)
     return Simulated(
         lives=lives,
         speed=speed,
@@ -123,7 +123,7 @@ def simulate_job(
     )
 
 
-def _require_playable(trace: Trace, node_workers: int) -> None:
+def require_playable(trace: Trace, node_workers: int) -> None:
     """Refuse what would take hours to play.
 
     Raises:
@@ -144,7 +144,7 @@ def _require_playable(trace: Trace, node_workers: int) -> None:
         )
 
 
-def _require_possible(speed: Speed) -> None:
+def require_possible(speed: Speed) -> None:
     """Check the seconds of a step.
 
     Raises:

@@ -120,19 +120,27 @@ def _ended(life: Life, end_s: float, notice: Notice, dice: random.Random) -> Lif
     """The life until the trace ends, with its notice."""
     if life.leaves_s >= end_s:
         return replace(life, leaves_s=math.inf)
+    if life.has_notice:
+        return life
     if dice.random() < notice.share:
         return replace(life, told_s=max(life.arrives_s, life.leaves_s - notice.seconds))
     return life
 
 
 def _named(trace: Trace) -> list[Life]:
-    """Lives by the events of nodes. Adding a node that is there changes nothing, and so does removing another one."""
+    """Lives by the events of nodes. Adding a node that is there changes nothing, and so does removing another one.
+
+    A notice counts until its node goes.
+    """
     lives: list[Life] = []
     alive: dict[str, int] = {}
     for event in trace.events:
         if event.event == "add" and event.node not in alive:
             alive[event.node] = len(lives)
             lives.append(Life(node=f"{event.node}@{event.time_s:.12g}", arrives_s=event.time_s))
+        elif event.event == "notice" and event.node in alive:
+            at = alive[event.node]
+            lives[at] = replace(lives[at], told_s=min(lives[at].told_s, event.time_s))
         elif event.event == "remove" and event.node in alive:
             at = alive.pop(event.node)
             lives[at] = replace(lives[at], leaves_s=event.time_s)

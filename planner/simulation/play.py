@@ -1,6 +1,5 @@
 """One policy, or several, on the nodes of a trace."""
 
-from planner.simulation.controlled import Controlled
 from planner.simulation.engine import Policy, Run
 from planner.simulation.lives import Lives
 from planner.simulation.optimum import fair_optimum, optimum
@@ -27,15 +26,21 @@ def play(policy: str, lives: Lives, speed: Speed, costs: Costs) -> Outcome:
 def _online(policy: str, lives: Lives, speed: Speed) -> Policy:
     """A policy that does not know what comes."""
     match policy:
-        case "ours":
-            return Controlled(speed)
-        case "divisors":
-            batch = speed.sizes.global_batch
-            counts = [count for count in range(1, batch + 1) if batch % count == 0]
-            return Controlled(speed, counts, name="divisors")
+        case "ours" | "divisors":
+            return _controlled(policy, speed)
         case "stock":
             return Stock()
         case "fixed":
             return Stock("fixed", max(speed.places(lives.usual), speed.workers.least))
         case _:
             raise ValueError(f"no policy {policy!r}")
+
+
+def _controlled(policy: str, speed: Speed) -> Policy:
+    from planner.simulation.controlled import Controlled  # `planner show` plays others, and does not wait for it
+
+    if policy == "ours":
+        return Controlled(speed)
+    batch = speed.sizes.global_batch
+    counts = [count for count in range(1, batch + 1) if batch % count == 0]
+    return Controlled(speed, counts, name=policy)

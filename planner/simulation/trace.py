@@ -30,10 +30,10 @@ class NodesAt:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeEvent:
-    """A node comes or goes."""
+    """A node comes, goes or gets notice."""
 
     time_s: float
-    event: Literal["add", "remove"]
+    event: Literal["add", "remove", "notice"]
     node: str
 
 
@@ -55,7 +55,7 @@ class Trace:
     def changes(self) -> int:
         """How often a node comes or goes before the end."""
         if self.events:
-            return sum(event.time_s < self.end_s for event in self.events)
+            return sum(event.time_s < self.end_s for event in self.events if event.event != "notice")
         return self.rows[0].nodes + sum(abs(later.nodes - row.nodes) for row, later in pairwise(self.rows))
 
     def until(self, end_s: float) -> Self:
@@ -115,10 +115,10 @@ def _node_events(text: str, name: str) -> Iterator[NodeEvent]:
     for line, row in _table(text, name, EVENT_COLUMNS):
         last_s = _time(row["time_s"], last_s, f"{name}: line {line}")
         match row["event"].strip():
-            case "add" | "remove" as event:
+            case "add" | "remove" | "notice" as event:
                 yield NodeEvent(time_s=last_s, event=event, node=row["node"].strip())
             case other:
-                raise UserError(f"{name}: line {line}: event is {other!r}. Write add or remove")
+                raise UserError(f"{name}: line {line}: event is {other!r}. Write add, remove or notice")
 
 
 def _table(text: str, name: str, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 
 from planner.errors import PlanError
+from planner.events.capacity import Capacity
 from planner.events.saves import CommitInterval
 from planner.plan import Plan
 from planner.provenance.identity import recorded_plan
@@ -41,7 +42,9 @@ class News:
 
     @property
     def is_listed(self) -> bool:
-        """Whether it stands among a run's events. Commits do not, because there may be thousands."""
+        """Whether it stands among a run's events. Commits and nodes do not, because there may be thousands."""
+        if isinstance(self.record, EventRecord):
+            return self.record.event != Capacity.name
         return not isinstance(self.record, CommitRecord)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from planner.events.capacity import Capacity
 from planner.events.kinds import KINDS
 from planner.store.records import (
     CommitRecord,
@@ -17,6 +18,7 @@ from planner.store.records import (
     StepRecord,
 )
 from planner.store.run_folder import commit_of
+from planner.story.capacity import CapacityFold
 from planner.story.changes import change_between
 from planner.story.curves import Column, Curve, StepTable, curve, rate_curve
 from planner.story.measuring import Measurer
@@ -35,7 +37,7 @@ class StoryTeller:
 
     def __init__(self) -> None:
         self._fold = StoryFold()
-        self._measurer = Measurer()
+        self._measurer, self._capacity = Measurer(), CapacityFold()
         self._building: PhaseBuilder | None = None
         self._phases: list[tuple[GenerationRecord, Phase]] = []
         self._events: list[Event] = []
@@ -52,10 +54,12 @@ class StoryTeller:
     def add(self, record: Record) -> None:
         """Add one more record."""
         self._fold.add(record)
+        self._capacity.add(record, self._fold.clock)
         if isinstance(record, StepRecord):
             self._add_step(record)
         elif isinstance(record, EventRecord):
-            self._add_event(record)
+            if record.event != Capacity.name:
+                self._add_event(record)
         elif isinstance(record, MeasurementRecord):
             self._measurer.add(record)
             if self._building:
@@ -194,6 +198,7 @@ class StoryTeller:
             commits=self._commits(durable),
             measured=self._measurer.measured(),
             versions=dict(versions or {}),
+            capacity=self._capacity.capacity(self._fold.clock),
         )
 
     def _other_curves(self) -> dict[str, Curve]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from planner.story.capacity import RunCapacity
 from planner.story.curves import Curve
 from planner.story.run_story import RunStory
 
@@ -169,6 +170,8 @@ class RunHistory:
     measured: Measured = field(default_factory=Measured)
     versions: Mapping[str, str] = field(default_factory=dict)
     """of software, from the newest commit"""
+    capacity: RunCapacity = field(default_factory=RunCapacity)
+    """the nodes that it had"""
 
     @property
     def best_worker(self) -> tuple[float, int]:

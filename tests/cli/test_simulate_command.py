@@ -127,7 +127,7 @@ def test_a_wrong_line_of_events_is_named(cli, job, trace):
     trace.with_name("t.events.csv").write_text("time_s,event,node\n0,came,a\n")
     answer = cli("simulate", str(job), "--trace", str(trace))
     assert answer.code == 2
-    assert "t.events.csv: line 2: event is 'came'. Write add or remove" in answer.err
+    assert "t.events.csv: line 2: event is 'came'. Write add, remove or notice" in answer.err
 
 
 def test_events_decide_which_nodes_are_there(cli, job, trace):

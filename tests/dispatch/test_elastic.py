@@ -13,6 +13,7 @@ from live_runs import INTERRUPT, Script, fit, make_job, notes, run_of, workers_o
 from planner.dispatch.ray_internal import drain_node
 from planner.files import read_job
 from planner.provenance.audit import audit
+from planner.runner.replay_run import replay_run
 from planner.store.run_status import read_status
 
 pytestmark = pytest.mark.ray
@@ -43,6 +44,23 @@ def test_a_notice_and_a_new_node_lose_no_step_and_keep_processes(resized):
     said = " ".join(notes(resized.job))
     assert "resize: notice for 1 worker of 3" in said
     assert "resize: 2 -> 3" in said
+
+
+def test_the_ledger_has_the_nodes_of_the_run(resized):
+    """So `planner simulate --replay` plays what the run had: three nodes, a notice, and another node in its place."""
+    assert resized.acts_done == 3
+    found = replay_run(resized.job.run_path, ("ours", "stock", "optimum"), {})
+    run, ours, stock, optimum = found.simulated.outcomes
+    assert found.simulated.assumed[0].startswith("nodes come, go and get notice as the ledger has them. A node holds 1")
+    first, *others = found.simulated.lives.lives
+    assert first.arrives_s == 0
+    assert sum(life.has_notice for life in (first, *others)) >= 1
+    assert len({life.node for life in others}) >= 3
+    assert found.simulated.lives.peak >= 3
+    assert [change.workers for change in run.changes] == [3, 2, 3]
+    assert (run.losses, run.redone_s) == (0, 0)
+    assert run.total_s == pytest.approx(ours.total_s) == pytest.approx(optimum.total_s)
+    assert 0 < stock.steps <= optimum.steps
 
 
 def test_the_live_status_names_each_worker_its_node_and_its_state(resized):

@@ -74,7 +74,7 @@ def make(monkeypatch):
 
 
 BEFORE_A_LOOK = ["reporter.turned", "actuator.request_nodes"]
-DECISION = ["actuator.hear_autoscaler", "observer.view", "step", "actuator.order_keepers"]
+DECISION = ["actuator.hear_autoscaler", "observer.view", "reporter.note_capacity", "step", "actuator.order_keepers"]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_group_is_resized_as_the_controller_decides(make, act, size):
     decision = policy.make_decision_for_running_worker_group(GROUP, None)
     assert getattr(decision, "num_workers", None) == size
     looks = [*BEFORE_A_LOOK, "observer.hear", "observer.is_due", "observer.look"]
-    decides = [*DECISION[:2], "reporter.verdict", *DECISION[2:]]
+    decides = [*DECISION[:3], "reporter.verdict", *DECISION[3:]]
     assert calls == [*looks, *decides, "actuator.do", "reporter.publish"]
 
 

@@ -20,7 +20,7 @@ import planner.cli
 _SHELL = re.compile(r"[|<>;&$()]")
 # Placeholders in pages, and what is typed instead.
 _STAND_INS = {"JOB": "jobs/demo.yaml", "RECIPE": "recipe.sh", "RUN": "runs/demo", "FOLDER": "runs"}
-_LOOKS_AT_RUNS = re.compile(r"planner (runs|show|watch|report|audit|fit)\b|.*verify_run\.py")
+_LOOKS_AT_RUNS = re.compile(r"planner (runs|show|watch|report|audit|fit|simulate --replay)\b|.*verify_run\.py")
 # Rates of the demo, which a page has written before with `planner fit`, and a price list of the reader's.
 _RATES = """\
 format: 1

@@ -47,8 +47,17 @@ def test_a_wrong_trace_is_refused_by_its_line(text, said):
 
 def test_a_wrong_event_is_refused_by_its_line():
     """In the name of its own file."""
-    with pytest.raises(UserError, match=r"e\.csv: line 2: event is 'gone'\. Write add or remove"):
+    with pytest.raises(UserError, match=r"e\.csv: line 2: event is 'gone'\. Write add, remove or notice"):
         parse_trace(f"{HEAD}0,1\n9,1\n", "t.csv", "time_s,event,node\n0,gone,a\n", "e.csv")
+
+
+def test_a_notice_of_the_events_counts_once():
+    """The first one, until the node goes. One for a node that is not there changes nothing, and none is drawn."""
+    events = "time_s,event,node\n0,add,a\n5,notice,a\n7,notice,a\n8,notice,b\n10,remove,a\n20,add,a\n"
+    trace = parse_trace(f"{HEAD}0,1\n10,0\n20,1\n30,1\n", "t.csv", events, "e.csv")
+    lives = lives_of(trace, Notice(seconds=1.0, share=1.0))
+    assert [(life.told_s, life.leaves_s) for life in lives.lives] == [(5, 10), (math.inf, math.inf)]
+    assert trace.changes == 3
 
 
 def test_events_say_which_nodes_live():

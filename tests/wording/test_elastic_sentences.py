@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 from message import Message
 
-from planner.events import failures, outlook, sizing, stopping
+from planner.events import capacity, failures, outlook, sizing, stopping
 from planner.events.event import Event
 from planner.events.kinds import KINDS
 from planner.wording.event_text import text_of, text_of_all
@@ -578,7 +578,21 @@ OUTLOOK = [
     ),
 ]
 
-ALL = [*SIZING, *STOPPING, *FAILURES, *OUTLOOK]
+LEAVES = capacity.Leaving(node="aaaaaaaaaa", left_s=30.0)
+CAPACITY = [
+    (LEAVES, "node aaaaaaaaaa has notice, 30 s left"),
+    (capacity.Leaving(node="aaaaaaaaaa", left_s=None), "node aaaaaaaaaa has notice without a deadline"),
+    (
+        capacity.Capacity(time_s=9.0, nodes=("b", "c"), places=4, leaving=()),
+        "the cluster has room for 4 workers on 2 nodes",
+    ),
+    (
+        capacity.Capacity(time_s=9.0, nodes=("b",), places=1, leaving=(LEAVES,)),
+        "the cluster has room for 1 worker on 1 node, 1 more node with notice",
+    ),
+]
+
+ALL = [*SIZING, *STOPPING, *FAILURES, *OUTLOOK, *CAPACITY]
 
 
 @pytest.mark.parametrize(("event", "text"), ALL, ids=[f"{event.name}-{at}" for at, (event, _) in enumerate(ALL)])

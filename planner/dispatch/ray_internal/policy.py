@@ -116,6 +116,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
     def _act_without_group(self) -> Act:
         self._actuator.hear_autoscaler()
         view = self._observer.view()
+        self._reporter.note_capacity(view)
         act = self._controller.step(view)
         self._actuator.order_keepers(view)
         self._reporter.tell_without_group(act, self._autoscaler.shortage)
@@ -143,6 +144,7 @@ class Policy(ElasticScalingPolicy):  # type: ignore[misc]
     def _act_on_group(self, state: WorkerGroupState) -> Act:
         self._actuator.hear_autoscaler()
         view = self._observer.view(state.workers)
+        self._reporter.note_capacity(view)
         try:
             with self._reporter.verdict():
                 act = self._controller.step(view)

@@ -5,11 +5,13 @@ The driver reads Ray's key-value store (`planner.dispatch.mailbox`). The ledger 
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from planner.dispatch import mailbox
+from planner.dispatch.capacity_log import CapacityLog
 from planner.dispatch.controller_heartbeat import HeartbeatSender
 from planner.dispatch.live_status import StatusPublisher
 from planner.dispatch.ray_internal import kv_put
@@ -20,6 +22,7 @@ from planner.elastic.mistakes import GaveUp
 from planner.elastic.states import Waiting
 from planner.elastic.view import Act, View
 from planner.errors import StoreError, TrainingFailed
+from planner.events.capacity import Capacity
 from planner.events.event import Event
 from planner.events.outlook import Starts
 from planner.plan.lowered_caps import LoweredCaps
@@ -37,6 +40,7 @@ class Reporter:
         """Take the controller, the id of its launch, and the URL of the run's folder."""
         self._controller, self._launch_id, self._run = controller, launch_id, run
         self._kept_caps: LoweredCaps | None = None
+        self._capacity = CapacityLog()
         # What the driver's terminal shows.
         self._told: tuple[Event, ...] = ()
         self._tells_of_stop = False
@@ -47,6 +51,7 @@ class Reporter:
 
     def tell_driver(self, *events: Event) -> None:
         """Publish the status for the driver's terminal: while no group runs, no worker writes the ledger."""
+        events = tuple(event for event in events if not isinstance(event, Capacity))  # for the ledger alone
         if events and events != self._told:
             self._told, self._tells_of_stop = events, False
             with contextlib.suppress(Exception):  # also an event that has no text: it is only shown
@@ -121,6 +126,11 @@ class Reporter:
 
     # -- the workers
 
+    def note_capacity(self, view: View) -> None:
+        """Let the ledger know of nodes that have come, gone or got notice."""
+        if (event := self._capacity.changed(view, time.time())) is not None:
+            self._controller.note(event)
+
     def tell_ledger(self, events: Sequence[Event], workers: Sequence[Worker]) -> None:
         """Hand events to rank 0, which writes the ledger."""
         for event in events:
@@ -129,6 +139,7 @@ class Reporter:
     def tell_next_group(self, first_s: float) -> None:
         """Publish for how many seconds the first collectives of the group that starts now may wait, and its caps."""
         self._try_to_put(mailbox.collectives_key, f"{first_s:.3f}")  # otherwise, it begins with the usual timeout
+        self._capacity.forget()
         caps = self._controller.caps
         self._try_to_put(mailbox.caps_key, caps_to_text(caps if caps.lowered else None))
 

@@ -20,6 +20,7 @@ from planner.report.page.sentences import (
 )
 from planner.report.page.tables import curves_table, parts_table, phase_rows
 from planner.report.page.trust import trust_section
+from planner.report.spot_text import spot_text
 from planner.story.values import Change, Commits, RunHistory
 
 _MOST_CHANGES = 100
@@ -36,6 +37,7 @@ def run_section(run: ReportedRun, key: str) -> Html:
         element("h2", run.label, id=key),
         paragraph(element("span", problem, class_=f"state {kind}"), element("code", story.run)),
         paragraph(summary(story)),
+        *([paragraph(f"It {spot_text(run.spot, story.run)}.")] if run.spot else []),
         _tiles(run),
         *(_pictures(run) if story.phases else []),
         trust_section(run),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from planner.provenance.audit import Audit
 from planner.report.page.html import Drawing
 from planner.report.run_table import RunDetail
+from planner.report.spot_text import Spot
 from planner.story.values import RunHistory
 
 
@@ -24,3 +25,5 @@ class ReportedRun:
     """its newest job as text, empty if it is not known"""
     drawings: Mapping[str, Drawing]
     """by name, as `planner.pictures.run_pictures.draw_run` names them"""
+    spot: Spot | None = None
+    """what it kept of its nodes' work. None if its nodes did not change"""
