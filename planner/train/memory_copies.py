@@ -161,7 +161,7 @@ class MemoryCopies:
         is_sealed = self.copies.is_published(step) if is_again else self._seal(step, cursor)
         is_sealed = all(self._world.gather(is_sealed))
         # The controller takes it for what the next stop needs, which may have to copy.
-        self.copy_s = max(time.monotonic() - began_s, self.pace.last_s)
+        self.copy_s = time.monotonic() - began_s + (self.pace.last_s if is_again else 0.0)
         return is_sealed
 
     def _seal(self, step: int, cursor: int) -> bool:
