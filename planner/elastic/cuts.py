@@ -5,7 +5,7 @@ Workers agree on it between two rounds, so a step of one round is always finishe
 
 from planner.elastic.group import Group
 from planner.elastic.states import ControllerContext
-from planner.elastic.stopping import leave_s
+from planner.elastic.stopping import in_flight_s, leave_s, steps_s
 from planner.elastic.view import View
 from planner.events.stopping import CutsStep
 from planner.plan import make_plan
@@ -14,37 +14,34 @@ from planner.plan import make_plan
 _LEAST_REST_S = 2.0
 
 
-def growth_cut(known: ControllerContext, group: Group, to: int, now_s: float) -> CutsStep | None:
+def growth_cut(known: ControllerContext, group: Group, to: int) -> CutsStep | None:
     """The cut before a growth to `to` workers. None if the group finishes its step sooner than they could do it all.
 
     That is the case unless `elapsed < r * rest`, with r the gain in speed: the whole step takes `(elapsed + rest) /
     (1 + r)` there, and its rest takes `rest` here.
     """
-    done_s, rest_s = _parts(known, group, now_s)
+    done_s, rest_s = _parts(known, group)
     to_step_s = known.history.step_s(to)
     if rest_s < _LEAST_REST_S or not _has_rounds(known, group) or to_step_s >= rest_s:
         return None
     return CutsStep(elapsed_s=done_s, rest_s=rest_s, to=to, to_step_s=to_step_s, left_s=None)
 
 
-def notice_cut(known: ControllerContext, group: Group, view: View, room: int, now_s: float) -> CutsStep | None:
+def notice_cut(known: ControllerContext, group: Group, view: View, room: int) -> CutsStep | None:
     """The cut before nodes go. None if the step can be finished and saved by then, or cannot be saved anyway."""
-    done_s, rest_s = _parts(known, group, now_s)
+    done_s, rest_s = _parts(known, group)
     if rest_s < _LEAST_REST_S or not _has_rounds(known, group):
         return None
-    # Without the second step, which a stop that comes at a bad moment would have to finish.
-    step_s = known.history.step_s(group.size)
-    save_s = leave_s(known, group, view, room) - 2 * step_s
+    save_s = leave_s(known, group, view, room) - steps_s(known, group)
     if not save_s < view.leaves_in_s < rest_s + save_s:
         return None
     return CutsStep(elapsed_s=done_s, rest_s=rest_s, to=None, to_step_s=None, left_s=view.leaves_in_s)
 
 
-def _parts(known: ControllerContext, group: Group, now_s: float) -> tuple[float, float]:
+def _parts(known: ControllerContext, group: Group) -> tuple[float, float]:
     """Seconds of the step in flight so far, and left. Both are 0 before a step was measured."""
-    step_s = known.history.step_s(group.size)
-    done_s = min(max(now_s - group.stepped_s, 0.0), step_s)
-    return done_s, step_s - done_s
+    done_s = in_flight_s(known, group)
+    return done_s, known.history.step_s(group.size) - done_s
 
 
 def _has_rounds(known: ControllerContext, group: Group) -> bool:

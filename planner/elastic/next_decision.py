@@ -24,7 +24,7 @@ from planner.elastic.states import (
     Warming,
 )
 from planner.elastic.step import COALESCE_MOST_S, COALESCE_S, SPARE_S, finite, step, waits_for_room
-from planner.elastic.stopping import grace_s, leave_s, obstacle, stop_needs
+from planner.elastic.stopping import grace_s, in_flight_s, leave_s, obstacle, stop_needs
 from planner.elastic.view import Act, View
 from planner.events.event import Event
 from planner.events.outlook import (
@@ -164,12 +164,15 @@ def _times(state: State, view: View, now_s: float) -> list[float]:
 
 def _times_of_notice(state: Running | Warming, view: View, now_s: float) -> list[float]:
     notice, gone_s = state.group.notice, now_s + view.leaves_in_s
-    needed_s = leave_s(state.known, state.group, view, state.known.room(view, now_s))
+    known, group = state.known, state.group
+    needed_s = leave_s(known, group, view, known.room(view, now_s))
+    # While a step goes on, a stop needs less by as much as passes. From when it should be done, no more.
+    overdue_s = needed_s - (known.history.step_s(group.size) - in_flight_s(known, group))
     return [
         notice.last_s + COALESCE_S,
         notice.first_s + COALESCE_MOST_S,
-        gone_s - needed_s - COALESCE_S,
-        gone_s - needed_s - SPARE_S,
+        *(gone_s - each_s - COALESCE_S for each_s in (needed_s, overdue_s)),
+        *(gone_s - each_s - SPARE_S for each_s in (needed_s, overdue_s)),
     ]
 
 

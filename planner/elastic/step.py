@@ -188,7 +188,7 @@ def _await_newcomers(state: Warming, view: View, room: int, now_s: float) -> tup
         return _telling_once(state, AwaitsCommit(since_step=state.group.began_step), 0)
     known = replace(known, history=known.history.after_newcomers(took_s))
     in_memory = not obstacle(known, state.group, view, room)
-    cut = growth_cut(known, state.group, state.world_size, now_s)
+    cut = growth_cut(known, state.group, state.world_size)
     stopping = Stopping(
         known=known,
         group=state.group,
@@ -228,7 +228,7 @@ def _leave(state: Running | Warming, view: View, room: int, now_s: float) -> tup
         return state, Act()
     known = state.known.with_room(view, now_s)
     state = replace(state, known=replace(known, history=known.history.after_forced(state.group.started_s, now_s)))
-    cut = notice_cut(known, state.group, view, room, now_s)
+    cut = notice_cut(known, state.group, view, room)
     events = (*_notice(state, view, room), *((cut,) if cut else ()))
     in_memory = not obstacle(state.known, state.group, view, room)
     return _stop(state, now_s, *events, in_memory=in_memory, cut=cut is not None)
@@ -338,7 +338,7 @@ def _keep_waiting(state: Stopping, view: View, now_s: float) -> tuple[State, Act
         reason := obstacle(known, group, view, room) if has_news else cannot_hold(known, view, room)
     ):
         state, events = replace(state, in_memory=False), (BecomesDurable(obstacle=reason),)
-    if has_news and not (state.cut or view.parked) and (cut := notice_cut(known, group, view, room, now_s)):
+    if has_news and not (state.cut or view.parked) and (cut := notice_cut(known, group, view, room)):
         state, events = replace(state, cut=True), (*events, cut)
     return state, Act(kind="stop", events=events, in_memory=state.in_memory, cut=state.cut) if events else Act()
 

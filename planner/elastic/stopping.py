@@ -24,18 +24,28 @@ _HAND_OVERS = 2.0
 _FIRST_HAND_OVER_S = 10.0
 
 
+def in_flight_s(known: ControllerContext, group: Group) -> float:
+    """Seconds that the step in flight had taken at the last look, at most those of a step. 0 if none was measured."""
+    return min(max(group.looked_s - group.stepped_s, 0.0), known.history.step_s(group.size))
+
+
+def steps_s(known: ControllerContext, group: Group) -> float:
+    """Seconds to allow for the rest of the step in flight and one more: workers may have begun it when they hear."""
+    return 2 * known.history.step_s(group.size) - in_flight_s(known, group)
+
+
 def stop_s(known: ControllerContext, group: Group) -> float:
     """Seconds to allow for a stop: to finish a step or an evaluation, and until that step is durable."""
     history = known.history
     commits = _COMMITS_IN_FLIGHT if group.is_committing else _COMMITS
-    return 2 * history.step_s(group.size) + commits * history.commit_s(group.size) + 1.5 * history.eval_s
+    return steps_s(known, group) + commits * history.commit_s(group.size) + 1.5 * history.eval_s
 
 
 def hand_over_s(known: ControllerContext, group: Group) -> float:
     """Seconds to allow for a stop in memory, until the next group has loaded the copies and starts its first step."""
     history = known.history
     measured_s = history.copy_s(group.size) + history.hand_over_s if history.hand_over_pauses else _FIRST_HAND_OVER_S
-    return 2 * history.step_s(group.size) + 1.5 * history.eval_s + _HAND_OVERS * measured_s
+    return steps_s(known, group) + 1.5 * history.eval_s + _HAND_OVERS * measured_s
 
 
 def obstacle(known: ControllerContext, group: Group, view: View, room: int) -> Obstacle | None:
@@ -96,7 +106,7 @@ def grace_s(known: ControllerContext, group: Group, *, in_memory: bool = False) 
 def _park_in_memory_s(known: ControllerContext, group: Group) -> float:
     """Seconds to allow until the last step is in memory and all workers have parked."""
     history = known.history
-    return 2 * history.step_s(group.size) + 1.5 * history.eval_s + _HAND_OVERS * history.copy_s(group.size)
+    return steps_s(known, group) + 1.5 * history.eval_s + _HAND_OVERS * history.copy_s(group.size)
 
 
 def stop_needs(known: ControllerContext, group: Group) -> StopNeeds:

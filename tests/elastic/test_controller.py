@@ -91,14 +91,14 @@ class TestAShortNotice:
     """The group uses it, because nodes that go anyway can train until then."""
 
     def test_most_of_it_is_used(self):
-        """It stops when two steps, a commit and a half, and some seconds are left."""
+        """It stops when a step, the rest of another, a commit and a half, and some seconds are left."""
         cluster = Cluster(4).run(30)
         cluster.drain("n3", 120)
         cluster.run(100)
         assert (cluster.sizes, cluster.told(Notice)) == ([4], [])
         (used,) = cluster.told(UsesNotice)
         assert (used.leaving, used.size, used.room) == (1, 4, 3)
-        assert (used.left_s, used.needed_s) == pytest.approx((120, 3.15), abs=0.5)
+        assert (used.left_s, used.needed_s) == pytest.approx((120, 2.5), abs=0.7)
         cluster.run(17)
         assert cluster.sizes == [4, 3]
         assert cluster.recomputed == 0
@@ -238,7 +238,9 @@ class TestANoticeThatNamesThePresent:
         """A step of 1.2 s and a commit of 0.5 s."""
         cluster = self.drained(lives_on_s=6.0)
         assert (cluster.sizes, cluster.recomputed) == ([4, 3], 0)
-        assert [told.tries_s for told in cluster.told(NoticeTooShort)] == [pytest.approx(6.3)]
+        assert [told.tries_s for told in cluster.told(NoticeTooShort)] == [
+            pytest.approx(5.1, abs=1.3)
+        ]  # twice what a stop may take
 
     def test_a_machine_that_is_gone_at_once_costs_no_more_than_its_loss(self):
         """Its workers fail, and the rest goes on from the last commit."""
@@ -255,7 +257,7 @@ class TestANoticeThatNamesThePresent:
         began = cluster.now
         cluster.run(30)
         assert cluster.sizes == [4, 3]
-        assert 5 < next(at for at, act in cluster.acts if act.kind == "resize" and at > began) - began < 8
+        assert 3.5 < next(at for at, act in cluster.acts if act.kind == "resize" and at > began) - began < 8
 
     def test_a_long_commit_is_not_tried(self):
         """It takes 20 s: at once from the last one, rather than later."""

@@ -8,7 +8,7 @@ from simulated_cluster import Cluster
 from planner.elastic.controller import ElasticController
 from planner.elastic.group import hang, silence_limit_s
 from planner.elastic.history import NO_COMMIT, LastCommit
-from planner.elastic.stopping import durable_stop, grace_s, last_step, stop_needs, stop_s
+from planner.elastic.stopping import durable_stop, grace_s, hand_over_s, last_step, stop_needs, stop_s
 from planner.events.outlook import AwaitsDurable, LastStepDurable, StopsDurably, StopTime
 from planner.events.stopping import NoticeSuffices, StopNeeds, TrainsOn
 
@@ -149,6 +149,14 @@ def test_what_a_stop_needs(facts, found):
     assert stop_needs(*known_of(**facts)) == found
 
 
+def test_a_step_in_flight_counts_with_its_rest():
+    """And one that takes longer than usual counts as nearly done."""
+    known, group = known_of()
+    later = [replace(group, looked_s=group.stepped_s + passed_s) for passed_s in (0.0, 1.5, 2.0, 60.0)]
+    assert [stop_s(known, each) for each in later] == pytest.approx([19, 17.5, 17, 17])
+    assert hand_over_s(known, later[0]) - hand_over_s(known, later[1]) == pytest.approx(1.5)
+
+
 def test_a_notice_to_all_nodes_says_whether_the_time_suffices():
     """When it comes, and when the workers stop."""
     cluster = Cluster(2)
@@ -157,6 +165,7 @@ def test_a_notice_to_all_nodes_says_whether_the_time_suffices():
     for node in ("n0", "n1"):
         cluster.drain(node, 60)
     cluster.run(58)
-    needs = StopNeeds(stop_s=pytest.approx(10.8), lacks=None, held_step=None)
+    # The rest of a step of 2.4 s, another one, and 1.5 commits.
+    needs = StopNeeds(stop_s=pytest.approx(9.6, abs=1.3), lacks=None, held_step=None)
     assert cluster.told(TrainsOn) == [TrainsOn(room=0, needs=needs, left_s=pytest.approx(60, abs=0.5))]
     assert cluster.told(NoticeSuffices) == [NoticeSuffices(needs=needs)]
