@@ -23,11 +23,11 @@ def decide(state: Running, room: int, now_s: float) -> Decision:
     if rules.eager and target != size:
         reason = UsesEveryNode(size=size, to=target)
         return Decision(kind="resize", world_size=target, until_s=now_s, reason=reason)
-    return revise(_situation(state.known, size, now_s))
+    return revise(_situation(state.known, state.group, now_s))
 
 
-def _situation(known: ControllerContext, size: int, now_s: float) -> Situation:
-    rules, history = known.rules, known.history
+def _situation(known: ControllerContext, group: Group, now_s: float) -> Situation:
+    rules, history, size = known.rules, known.history, group.size
     return Situation(
         plan=make_plan(known.sizes_at(size), size),
         capacity=history.capacity,
@@ -38,6 +38,7 @@ def _situation(known: ControllerContext, size: int, now_s: float) -> Situation:
         workers_max=max(history.held(rules.workers.most, now_s), size),
         now_s=now_s,
         forced=history.forced or NONE_FORCED,
+        group_started_s=group.started_s,
     )
 
 

@@ -329,8 +329,8 @@ def _keep_waiting(state: Stopping, view: View, now_s: float) -> tuple[State, Act
 
     If another node goes before the step in flight is done and saved, that is given up. `Stopping`.
     """
-    _, room = _room_after_stop(state, view, now_s)
-    known, group = state.known, state.group
+    known, room = _room_after_stop(state, view, now_s)
+    group, state = state.group, replace(state, known=known)
     has_news = not view.leaving <= group.notice.nodes
     state = replace(state, group=replace(group, notice=group.notice.with_nodes(view.leaving, now_s)))
     events = tuple[Event, ...]()
@@ -402,12 +402,13 @@ def _gives_up_first_step(state: Stopping, view: View, now_s: float) -> bool:
     """Whether a growth has waited for the group's first step as long as the group had run before.
 
     Only a part of that step is done. Waiting as long again at most doubles the loss (ski rental). If the places for
-    more workers are gone meanwhile, starting the step again gains nothing.
+    more workers are gone meanwhile, or were, starting the step again gains nothing.
     """
     known, group = state.known, state.group
     if not state.is_growth or group.num_steps:
         return False
-    usable = min(known.room(view, now_s), state.most)
+    lasting = (change.world_size for change in known.history.capacity if change.time_s > state.since_s)
+    usable = min(known.room(view, now_s), state.most, *lasting)
     if usable < known.rules.workers.least or known.rules.useful(usable) <= group.size:
         return False
     lived_s, waited_s = state.since_s - group.started_s, now_s - state.since_s

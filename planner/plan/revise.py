@@ -48,6 +48,8 @@ class Situation:
     """on the clock of `capacity`"""
     forced: ForcedRestarts = NONE_FORCED
     """on the same clock"""
+    group_started_s: float = math.inf
+    """when the workers that run now were started, on the same clock. Infinite: not known"""
 
     def __post_init__(self) -> None:
         check(self.capacity, self.now_s)
@@ -180,13 +182,17 @@ def _move(now: Situation, count: int) -> sizing.Move:
 def _grow_unmeasured(now: Situation, count: int) -> Decision:
     """Judge a larger count before any step was measured, by the plan's cost.
 
-    It must be 1.5 times as fast, and must have been the best count for as long as a pause takes.
+    It must be 1.5 times as fast, and must have been the best count for as long as a pause takes. Where a restart was
+    forced already, also for as long as the group had lived before: a start takes longer than that, and would be in vain
+    if such room lasts no longer.
     """
     move = _move(now, count)
     if now.plan.work / now.plan.at(count).work < _LEAST_FASTER_UNMEASURED:
         reason = sizing.NotMeasured(move=move, least=_LEAST_FASTER_UNMEASURED)
         return _wait(now, now.now_s + max(1.0, now.cost.grow_s), reason)
-    quiet_s = _best_since_s(now, count) + now.cost.grow_s
+    since_s = _best_since_s(now, count)
+    lived_s = since_s - now.group_started_s if now.forced.times else 0.0
+    quiet_s = since_s + max(now.cost.grow_s, lived_s)
     if quiet_s > now.now_s:
         return _wait(now, quiet_s, sizing.RoomJustChanged(move=move, wait_s=quiet_s - now.now_s))
     return _resize(now, count, sizing.PaysByPlan(move=move))
