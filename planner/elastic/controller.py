@@ -23,7 +23,7 @@ from planner.elastic.stopping import durable_stop, held_stop, last_step
 from planner.elastic.view import Act, View
 from planner.events.event import Event
 from planner.events.failures import MemoryLost, OutOfMemory, Unplaced
-from planner.events.outlook import StopsWithoutGroup
+from planner.events.outlook import StopsMidStep, StopsWithoutGroup
 from planner.events.sizing import Resized
 from planner.events.stopping import HeldStepLost
 from planner.plan import first_collectives_s
@@ -120,6 +120,8 @@ class ElasticController:
         """What a stop of the group waits for from now on, and how long that usually takes. None if no group runs."""
         if isinstance(self.state, Idle | Ending):
             return None
+        if isinstance(self.state, Stopping) and self.state.cut:
+            return StopsMidStep(in_memory=self.state.in_memory)
         if isinstance(self.state, Stopping) and self.state.in_memory:
             return held_stop(self.state.known, self.state.group)
         return self.driver_stop

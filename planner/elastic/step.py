@@ -229,7 +229,9 @@ def _leave(state: Running | Warming, view: View, room: int, now_s: float) -> tup
     known = state.known.with_room(view, now_s)
     state = replace(state, known=replace(known, history=known.history.after_forced(state.group.started_s, now_s)))
     cut = notice_cut(known, state.group, view, room)
-    events = (*_notice(state, view, room), *((cut,) if cut else ()))
+    # A cut keeps all steps that are done, so what a stop at the end of the step needs does not matter.
+    told = _notice(state, view, room)
+    events = (told[0], cut) if cut else told
     in_memory = not obstacle(state.known, state.group, view, room)
     return _stop(state, now_s, *events, in_memory=in_memory, cut=cut is not None)
 
@@ -244,8 +246,8 @@ def _uses_notice(state: Running | Warming, view: View, room: int, now_s: float) 
     if not is_short or needs.lacks or known.rules.useful(min(room, known.rules.workers.most)) > group.size:
         return None
     leaving = sum(node in view.leaving for node in view.nodes)
-    needed_s = leave_s(known, group, view, room)
-    return UsesNotice(leaving=leaving, size=group.size, room=room, left_s=left_s, needed_s=needed_s)
+    stops_s = leave_s(known, group, view, room) + SPARE_S
+    return UsesNotice(leaving=leaving, size=group.size, room=room, left_s=left_s, stops_s=stops_s)
 
 
 def _stop(

@@ -128,6 +128,13 @@ class StopsInMemory(Event, name="stops_in_memory"):
     """of the last copy. None if none was measured"""
 
 
+class StopsMidStep(Event, name="stops_mid_step"):
+    """A group gives up the step in flight, and saves the one before it."""
+
+    in_memory: bool
+    """whether that one is handed over in memory. Otherwise it becomes durable"""
+
+
 class StopsDurably(Event, name="stops_durably"):
     """A group finishes its step, which becomes durable."""
 

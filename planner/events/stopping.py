@@ -75,8 +75,8 @@ class UsesNotice(Event, name="uses_notice"):
     room: int
     """workers that the other nodes have room for"""
     left_s: float
-    needed_s: float
-    """for the stop: the group stops when no more than this is left after the step in flight"""
+    stops_s: float
+    """the group stops when no more than this is left"""
 
 
 class CutsStep(Event, name="cuts_step"):

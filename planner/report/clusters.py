@@ -48,7 +48,7 @@ def floor_note(reach: Reach, floor: int) -> str:
         return (
             f"The cluster keeps on-demand nodes ({names}) for {counted(least, 'worker')}, and workers.min is {floor}. "
             "Ray's older autoscaler (that of `ray up`) ignores labels, so it may start spot nodes alone for the "
-            "others. Keep as many nodes (min_workers)."
+            "others. Keep as many nodes (min_workers, or minReplicas of KubeRay)."
         )
     return ""
 
@@ -56,7 +56,8 @@ def floor_note(reach: Reach, floor: int) -> str:
 def _no_on_demand(reach: Reach) -> str:
     return (
         f"The run waits: workers.min_on is {ON_DEMAND}, and no node of cluster {reach.cluster.name} with room for a "
-        f"worker has the label {MARKET_LABEL}: {ON_DEMAND}. Write it under labels of a node type."
+        f"worker has the label {MARKET_LABEL}: {ON_DEMAND}. Write it under "
+        "labels of a node type or worker group."
     )
 
 

@@ -20,13 +20,13 @@ def floor_text(workers: Workers) -> str:
 def floor_price(workers: Workers, most: int, offers: Sequence[Offer]) -> str:
     """One line: dollars per hour of the floor, and of spot for the others of `most` workers.
 
-    Empty without a floor, or if the price list lacks one of the two.
+    Without spot prices, dollars of the floor alone. Empty without a floor, or without prices on demand.
     """
     if not workers.floor:
         return ""
     rest = most - workers.floor
     lasting, spot = rent(offers, workers.floor, "on demand"), rent(offers, max(rest, 1), "spot")
-    if lasting is None or spot is None:
+    if lasting is None:
         return ""
-    others = f", and {spot.usd_per_hour:,.4g} $ spot for {rest} more" if rest > 0 else ""
+    others = f", and {spot.usd_per_hour:,.4g} $ spot for {rest} more" if spot and rest > 0 else ""
     return f"workers.min: {lasting.usd_per_hour:,.4g} $ per hour on demand for {workers.floor}{others}"

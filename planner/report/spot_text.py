@@ -47,7 +47,10 @@ def spot_of_survey(survey: Survey) -> Spot | None:
 
 
 def spot_of(capacity: RunCapacity, job: Job | None) -> Spot | None:
-    """By what the ledger says of the nodes. None if they did not change, or if it says too little or what cannot be."""
+    """By what the ledger says of the nodes.
+
+    None if they did not change, if nothing says what a start takes, or if the ledger says too little or what cannot be.
+    """
     if job is None or not capacity.is_timed:
         return None
     from planner.simulation.replay import replay_of  # most runs have no such line
@@ -63,6 +66,8 @@ def _spot(replay: "Replay") -> Spot | None:
     lives = replay.lives
     if len(lives.counts) < 2 or not isfinite(lives.end_s) or not replay.own.ideal_steps:
         return None
+    if replay.measured.restart_s is None:
+        return None  # the figures of a short run would be those of the start that is assumed
     is_short = replay.trace.changes <= _MOST_CHANGES
     is_quick = is_short and _commits(replay) <= _MOST_COMMITS
     return Spot(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from planner.base.host_memory import available_bytes
 from planner.base.text import counted
 from planner.dispatch import connection, launch
-from planner.dispatch.resources import alive_nodes
+from planner.dispatch.resources import rented_nodes
 from planner.job import Job, batch_sizes, workers_of
 from planner.job.compute import ComputeRule, compute_rule
 from planner.plan import Plan, make_plan, workers_on_node
@@ -94,7 +94,7 @@ def _at(job: Job, address: str) -> tuple[str, str, list[int]]:
     """The cluster at the address and what the run would wait for, as texts, and the workers that fit on each node."""
     launch.set_environment(launch.CLUSTER, embedded=False)
     with connection.connected(address, verbose=False):
-        found = alive_nodes()
-    rooms = [workers_on_node(node, job.workers.taken) for node in found]
+        found = rented_nodes()
+    rooms = [workers_on_node(node, job.workers.taken) for node, _ in found]
     text = f"{address}: {counted(len(found), 'node')} with room for {counted(sum(rooms), 'worker')}"
     return text, room_warning(job, found), rooms

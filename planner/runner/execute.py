@@ -13,7 +13,7 @@ from planner.base.text import counted
 from planner.dispatch import connection
 from planner.dispatch import launch as dispatch
 from planner.dispatch.metrics_exporter import MetricsExporter
-from planner.dispatch.resources import alive_nodes, rented_nodes, room_for, shortage
+from planner.dispatch.resources import rented_nodes, room_for, shortage
 from planner.errors import ClusterLost, RunError, StoreError, TrainingFailed
 from planner.events.stopping import WaitsForFloor
 from planner.job import Job
@@ -132,7 +132,7 @@ def _train(start: Start, launch: Launch, display: Display) -> None:
         place = cluster.address if cluster else start.address
         with display.doing(_connecting(place)):
             stack.enter_context(_connected(place, watch, verbose=display.verbose, is_embedded=cluster is not None))
-        if warning := room_warning(start.job, alive_nodes()):
+        if warning := room_warning(start.job, rented_nodes()):
             display.say(warning)
         if exported := connection.metrics_url():
             display.say(f"metrics for Prometheus: {exported}")
@@ -186,16 +186,15 @@ def result_of(start: Start, newest: Manifest | None, *, interrupted: bool) -> Ru
     return result
 
 
-def room_warning(job: Job, nodes: Sequence[Resources]) -> str:
-    """What the run waits for if the cluster's nodes have no room for `workers.min`. Empty if they have room."""
-    return _resource_warning(job, nodes) or (floor_warning(job, rented_nodes()) if job.workers.floor else "")
-
-
-def floor_warning(job: Job, nodes: Sequence[tuple[Resources, str]]) -> str:
-    """What the run waits for if on-demand nodes have no room for its floor. Empty if they have room.
+def room_warning(job: Job, nodes: Sequence[tuple[Resources, str]]) -> str:
+    """What the run waits for if the nodes have no room for `workers.min`. Empty if they have room.
 
     `nodes` has the resources of each node, and how it is rented.
     """
+    return _resource_warning(job, [node for node, _ in nodes]) or _floor_warning(job, nodes)
+
+
+def _floor_warning(job: Job, nodes: Sequence[tuple[Resources, str]]) -> str:
     wanted, least = job.workers.taken, job.workers.floor
     room = room_for(wanted, [node for node, market in nodes if market == ON_DEMAND])
     if room >= least:

@@ -8,7 +8,7 @@ from planner.base.text import counted, duration, enumerated
 from planner.errors import StoreError
 from planner.job import Job, workers_of
 from planner.provenance.run_times import RunClock
-from planner.runner.simulate_job import Simulated, require_playable, require_possible
+from planner.runner.simulate_job import Simulated, require_playable, require_possible, without_floor
 from planner.simulation.replay import COLD, Replay, replay_of
 from planner.store.follow import WholeLedger
 from planner.store.run_folder import RunFolder, no_run_error
@@ -88,7 +88,7 @@ def _played(url: str, job: Job, replay: Replay, policies: Sequence[str], given: 
         lives=replay.lives,
         speed=replay.speed,
         outcomes=(replay.own, *map(replay.play, policies)),
-        assumed=(_nodes_said(replay), _steps_said(replay), _costs_said(replay, policies, given)),
+        assumed=(_nodes_said(replay), _steps_said(replay), _costs_said(replay, policies, given), *without_floor(job)),
     )
 
 

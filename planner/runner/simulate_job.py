@@ -119,7 +119,7 @@ def simulate_job(
         lives=lives,
         speed=speed,
         outcomes=tuple(play(policy, lives, speed, market.costs) for policy in policies),
-        assumed=(said, *_assumed(node_workers, market.notice, market.costs), *_without_floor(job)),
+        assumed=(said, *_assumed(node_workers, market.notice, market.costs), *without_floor(job)),
     )
 
 
@@ -177,7 +177,8 @@ def _step_times(
     return seconds, f"a step takes {duration(seconds(most))} with {counted(most, 'worker')}, by {rates_file}"
 
 
-def _without_floor(job: Job) -> list[str]:
+def without_floor(job: Job) -> list[str]:
+    """That a job's floor is not simulated. Empty without a floor."""
     return ["every node is one of the trace: workers.min_on is not simulated"] if job.workers.floor else []
 
 

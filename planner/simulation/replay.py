@@ -81,7 +81,8 @@ def replay_of(capacity: RunCapacity, workers: WorkerRange, given: Mapping[str, f
     measured = _measured(capacity, times)
     known = {name: value for name, value in vars(measured).items() if value is not None}
     costs = replace(_DEFAULT, **{**known, **(given or {})})
-    clock = _Clock(groups, measured.restart_s or 0.0)
+    # The run's own launches take what a start takes the policies, also if that is assumed.
+    clock = _Clock(groups, costs.restart_s if measured.restart_s is None else measured.restart_s)
     found = nodes_of(groups, clock)
     trace = trace_of(found.events, clock.end_s)
     lives = lives_of(trace)

@@ -114,6 +114,12 @@ def _stops_in_memory(event: outlook.StopsInMemory) -> str:
 
 
 @text_of.register
+def _stops_mid_step(event: outlook.StopsMidStep) -> str:
+    before = "hand the one before over in memory" if event.in_memory else "make the one before durable"
+    return f"all workers give up their step, then {before}"
+
+
+@text_of.register
 def _stops_durably(event: outlook.StopsDurably) -> str:
     # It may be durable by now: workers say so with the next step.
     done, held = f". When step {event.done_step} was done", f", step {event.held_step} was still being written"

@@ -87,7 +87,7 @@ def _trains_on(event: stopping.TrainsOn) -> str:
 @text_of.register
 def _uses_notice(event: stopping.UsesNotice) -> str:
     notice = f"notice for {counted(event.leaving, 'worker')} of {event.size}, {duration(event.left_s)} left"
-    return f"{notice}, room for {event.room}: training continues, and stops {duration(event.needed_s)} before"
+    return f"{notice}, room for {event.room}: training continues until {duration(event.stops_s)} are left"
 
 
 @text_of.register

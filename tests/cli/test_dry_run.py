@@ -1,5 +1,6 @@
 """`--dry-run` checks what can be checked, shows what would happen, and does nothing."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -56,6 +57,25 @@ def test_a_floor_is_in_both_forms(cli, job):
     assert f"floor     {found['floor'][:60]}" in cli(*arguments).out
     plain = cli(*arguments[:-2]).out
     assert "on-demand" not in plain
+
+
+def test_a_floor_is_looked_for_on_another_cluster(cli, job, monkeypatch):
+    """Nodes and their labels are read while the dry run is connected."""
+    asked = []
+
+    @contextlib.contextmanager
+    def connected(address, **_how):
+        asked.append(address)
+        yield
+        asked.clear()
+
+    monkeypatch.setattr(dry_run.connection, "connected", connected)
+    monkeypatch.setattr(dry_run, "rented_nodes", lambda: [({"CPU": 2}, "spot" if asked else "not connected")])
+    answer = cli("run", job, "--address", "127.0.0.1:1", "--dry-run", "--set", "workers.min_on=on-demand", "--json")
+    assert answer.code == 0, answer.err
+    found = json.loads(answer.out)
+    assert found["cluster"] == "127.0.0.1:1: 1 node with room for 2 workers"
+    assert "have room for 0, but workers.min is 1 (others have room for 2)" in found["waits"]
 
 
 def test_all_that_happens_to_the_gradient_is_listed(cli, job):

@@ -243,6 +243,7 @@ def test_a_plan_shows_dollars_on_demand_and_spot(cli, demo, run, tmp_path):
     on_demand = planned(cli, demo, *asked, "H100", gpus="2")
     assert re.search(r"\$/step +\$/M tokens +\$/run +memory +fits\n", on_demand)
     assert "spot" not in on_demand
+    assert "workers.min: 8 $ per hour on demand for 2\n" in planned(cli, demo, *asked, "H100", *floor, gpus="2,5")
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def nodes(at_s, names, written_s):
     return noted(Capacity(time_s=BEGAN_S + at_s, nodes=tuple(names), places=len(names), leaving=()), written_s)
 
 
-def records(digest, *, has_nodes=True, is_steady=False):
+def records(digest, *, has_nodes=True, is_steady=False, is_joined=False):
     """20 min with 4 nodes, of which one is lost, and 10 min with the others."""
 
     def begin(number, workers, first, at_s):
@@ -45,6 +45,7 @@ def records(digest, *, has_nodes=True, is_steady=False):
         yield from map(step, range(number, number + 10))
         yield measurement(number + 10, BEGAN_S + number + 10)
     yield commit(1180, seconds=2.0)
+    yield from [nodes(600, "abcde", 1200)] if is_joined else []
     if not is_steady:
         yield begin(2, 3, 1180, 1230)
         yield from [nodes(1210, "abc", 1230)] if has_nodes else []
@@ -132,6 +133,22 @@ def test_a_run_whose_nodes_did_not_change_has_no_line(cli, made):
     assert "spot" not in cli("show", run).out
     assert json.loads(cli("show", run, "--json").out)["node_use"] is None
     assert cli("simulate", "--replay", run).code == 0
+
+
+def test_a_run_that_has_measured_no_start_has_no_line(cli, made):
+    """A node came, and no group used it. What is assumed for a start would be most of the figures."""
+    run = made(is_steady=True, is_joined=True)
+    assert json.loads(cli("show", run, "--json").out)["node_use"] is None
+    answer = cli("simulate", "--replay", run)
+    assert "at most 5 nodes" in answer.out
+    assert "not measured the seconds of a start, newcomers or a loss, so these are assumed" in answer.out
+
+
+def test_a_replay_says_that_it_has_no_floor(cli, demo, made):
+    """Policies take any node."""
+    demo.write_text(demo.read_text().replace("workers: {", "workers: {min_on: on-demand, "))
+    assert "min_on" in demo.read_text()
+    assert "workers.min_on is not simulated" in cli("simulate", "--replay", made()).out
 
 
 @pytest.mark.parametrize(

@@ -410,7 +410,7 @@ def reached(tmp_path, monkeypatch):
     monkeypatch.setattr(execute, "embedded", cluster)
     for name in ("DriverWatch", "_connected", "MetricsExporter", "StatusWriter"):
         monkeypatch.setattr(execute, name, nothing)
-    monkeypatch.setattr(execute, "alive_nodes", list)
+    monkeypatch.setattr(execute, "rented_nodes", list)
     monkeypatch.setattr("planner.dispatch.connection.metrics_url", str)
     monkeypatch.setattr("planner.dispatch.launch.train_on_ray", train_on_ray)
     return steps

@@ -9,7 +9,7 @@ from planner.dispatch.resources import gpus_for_several, room_for, taken_by_a_wo
 from planner.job import Workers
 from planner.local_cluster.embedded import NodeShape
 from planner.plan import workers_on_node
-from planner.runner.execute import floor_warning
+from planner.runner.execute import room_warning
 from planner.runner.local import LocalShape
 
 # NPU is a resource that Ray cuts into instances of 1, as it does GPUs. Only the node under test has a `here`.
@@ -43,7 +43,7 @@ _REFUSED = {"NO_RESOURCES", "INFEASIBLE", "FAILED_TO_COMMIT_RESOURCES"}
 def test_a_floor_needs_room_on_on_demand_nodes(markets, waits):
     """Before a run begins, and in its dry run."""
     job = SimpleNamespace(workers=Workers(min=1, min_on="on-demand", gpus=0))
-    found = floor_warning(job, [({"CPU": 2}, market) for market in markets])
+    found = room_warning(job, [({"CPU": 2}, market) for market in markets])
     assert waits in found
     assert bool(found) == bool(waits)
 

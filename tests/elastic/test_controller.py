@@ -12,6 +12,7 @@ from simulated_cluster import TICK_S, Blocking, Cluster
 
 from planner.elastic.mistakes import GaveUp
 from planner.events.failures import GivesUp, Held, Hung, MemoryLost, NodeLeftOut, Unplaced, WorkersFailed
+from planner.events.outlook import StopsMidStep
 from planner.events.sizing import Pays, Resized, Resizes
 from planner.events.stopping import (
     CutsStep,
@@ -98,7 +99,7 @@ class TestAShortNotice:
         assert (cluster.sizes, cluster.told(Notice)) == ([4], [])
         (used,) = cluster.told(UsesNotice)
         assert (used.leaving, used.size, used.room) == (1, 4, 3)
-        assert (used.left_s, used.needed_s) == pytest.approx((120, 2.5), abs=0.7)
+        assert (used.left_s, used.stops_s) == pytest.approx((120, 7.5), abs=0.8)
         cluster.run(17)
         assert cluster.sizes == [4, 3]
         assert cluster.recomputed == 0
@@ -147,6 +148,14 @@ class TestACutStep:
         assert cut.to_step_s < cut.rest_s
         assert [act.cut for _, act in cluster.acts if act.kind == "stop"] == [True]
 
+    def test_while_it_is_given_up_nobody_is_told_that_it_is_finished(self):
+        cluster = Cluster(1, sample_s=1.5, total_steps=1000).run(300)
+        cluster.add(11)
+        while not cluster.told(CutsStep):
+            cluster.tick()
+        _, stop = cluster.acts[-1]
+        assert cluster.controller.stop == StopsMidStep(in_memory=stop.in_memory)
+
     def test_a_step_that_is_soon_done_is_finished(self):
         """With one worker more, all of it takes longer than its rest."""
         cluster = Cluster(3, sample_s=1.5, total_steps=1000).run(300)
@@ -164,6 +173,7 @@ class TestACutStep:
         (cut,) = cluster.told(CutsStep)
         assert cut.left_s == pytest.approx(15, abs=3)
         assert cut.rest_s > 15
+        assert not cluster.told(NoticeTooShort)  # it is long enough for what is done
 
     def test_a_step_of_one_round_cannot_be_cut(self):
         cluster = Cluster(2, global_batch=8, sample_s=9.0, total_steps=1000, most=4).run(300)

@@ -22,6 +22,7 @@ from planner.story.capacity import CapacityFold
 from planner.wording.event_text import text_of
 
 WORKERS = WorkerRange(least=1, most=64)
+NO_START = {"restart_s": 0.0}
 
 
 def noted(event, at_s):
@@ -91,7 +92,7 @@ def test_a_ledger_with_a_known_trace_gives_it_back(lives):
         here = [(node, goes, told) for node, came, goes, told in known if came <= at < goes]
         leaving = [(node, float(goes - at)) for node, goes, told in here if told is not None and told <= at]
         records.append(seen(at, [node for node, _, _ in here if node not in dict(leaving)], leaving, written_s=0))
-    replay = replayed([*records, *map(step, range(END_S))])
+    replay = replayed([*records, *map(step, range(END_S))], NO_START)
     events = {
         *(NodeEvent(time_s=came, event="add", node=node) for node, came, _, _ in known),
         *(NodeEvent(time_s=goes, event="remove", node=node) for node, _, goes, _ in known if goes < END_S),
@@ -205,12 +206,20 @@ def test_the_run_s_own_times_are_the_costs():
     assert (other.costs.lead_s, other.costs.detect_s, other.costs.save_s) == (7, 1, 0.25)
 
 
+def test_a_start_that_is_assumed_takes_the_run_as_long_as_the_policies():
+    """Or the run would look better than all of them."""
+    replay = replayed([begun(1, 2, 0, 0), *map(step, range(600))])
+    assert replay.measured.restart_s is None
+    assert replay.own.paused_s == replay.play("optimum").paused_s == 60
+    assert replay.own.useful_over_ideal <= replay.play("optimum").useful_over_ideal + 1e-9
+
+
 def test_what_happens_between_two_steps_is_part_of_them():
     """Measurements have a time of their own. So copies count, and a late first step is a pause."""
     late = 4.0
     records = [begun(1, 2, 0, 0), step(0), *map(step, range(1, 10)), measurement(10, BEGAN_S + late + 10)]
     records += [*map(step, range(10, 20)), measurement(20, BEGAN_S + late + 22)]
-    replay = replayed(records)
+    replay = replayed(records, NO_START)
     assert replay.trace.end_s == 22
     assert replay.speed.seconds(2) == pytest.approx(21 / 19)
 
@@ -247,9 +256,10 @@ def test_the_own_row_adds_up():
         header(2, 2, 20, time_s=BEGAN_S + 5000, launched_s=BEGAN_S + 4990, launch_id="b", parent="x"),
         *map(step, range(20, 60)),
     ]
-    own = replayed(records).own
+    replay = replayed(records, NO_START)
+    own = replay.own
     assert (own.policy, own.steps, own.redone_s, own.commit_s) == ("run", 60, 10, 0.5)
-    assert own.total_s == pytest.approx(replayed(records).trace.end_s) == pytest.approx(70.5)
+    assert own.total_s == pytest.approx(replay.trace.end_s) == pytest.approx(70.5)
     assert own.ideal_steps == pytest.approx(70.5)
     assert [change.what for change in own.changes] == ["starts", "starts"]
 

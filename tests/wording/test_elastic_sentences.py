@@ -210,8 +210,8 @@ STOPPING = [
         "notice, and only 1 worker will fit: training continues as long as possible (no commit was measured yet)",
     ),
     (
-        stopping.UsesNotice(leaving=1, size=4, room=3, left_s=118.0, needed_s=24.0),
-        "notice for 1 worker of 4, 118 s left, room for 3: training continues, and stops 24 s before",
+        stopping.UsesNotice(leaving=1, size=4, room=3, left_s=118.0, stops_s=29.0),
+        "notice for 1 worker of 4, 118 s left, room for 3: training continues until 29 s are left",
     ),
     (
         stopping.CutsStep(elapsed_s=12.0, rest_s=48.0, to=8, to_step_s=15.0, left_s=None),
@@ -542,6 +542,14 @@ OUTLOOK = [
     (
         outlook.StopsInMemory(done_step=None, copy_s=0.5),
         "all workers finish their step, then hand it over in memory (the last copy took 0.5 s)",
+    ),
+    (
+        outlook.StopsMidStep(in_memory=True),
+        "all workers give up their step, then hand the one before over in memory",
+    ),
+    (
+        outlook.StopsMidStep(in_memory=False),
+        "all workers give up their step, then make the one before durable",
     ),
     (
         outlook.StopsInMemory(done_step=20, copy_s=None),
