@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # A simulated commit takes some 10 us, and the optimum a microsecond for each two changes.
 _MOST_COMMITS, _MOST_CHANGES = 2000, 150
+# More than all: by its own ledger, the run's groups had more workers than its nodes hold. A few percent are rounding.
+_MOST_KEPT = 1.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +70,12 @@ def _spot(replay: "Replay") -> Spot | None:
         return None
     if replay.measured.restart_s is None:
         return None  # the figures of a short run would be those of the start that is assumed
+    if replay.own.useful_over_ideal > _MOST_KEPT:
+        return None
     is_short = replay.trace.changes <= _MOST_CHANGES
     is_quick = is_short and _commits(replay) <= _MOST_COMMITS
     return Spot(
-        kept=replay.own.useful_over_ideal,
+        kept=min(replay.own.useful_over_ideal, 1.0),
         stock=replay.play("stock").useful_over_ideal if is_quick else None,
         optimum=replay.play("optimum").useful_over_ideal if is_short else None,
     )

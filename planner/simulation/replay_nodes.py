@@ -77,17 +77,18 @@ class _There:
     """The nodes that are there while time passes, oldest first."""
 
     def __init__(self, alive: Sequence[str]) -> None:
-        self.alive, self.told = list(alive), set[str]()
+        # A dict, not a list: a large cluster may lose thousands of nodes at once.
+        self._alive, self.told = dict.fromkeys(alive), set[str]()
         self.events: list[NodeEvent] = []
 
     def add(self, time_s: float, node: str) -> None:
         """One more node."""
-        self.alive.append(node)
+        self._alive[node] = None
         self.events.append(NodeEvent(time_s=time_s, event="add", node=node))
 
     def remove(self, time_s: float, node: str) -> None:
         """The node goes."""
-        self.alive.remove(node)
+        del self._alive[node]
         self.told.discard(node)
         self.events.append(NodeEvent(time_s=time_s, event="remove", node=node))
 
@@ -98,9 +99,14 @@ class _There:
             self.events.append(NodeEvent(time_s=time_s, event="notice", node=node))
 
     @property
+    def alive(self) -> list[str]:
+        """The nodes."""
+        return list(self._alive)
+
+    @property
     def steady(self) -> list[str]:
         """The nodes without notice."""
-        return [node for node in self.alive if node not in self.told]
+        return [node for node in self._alive if node not in self.told]
 
 
 # -- by the record of nodes

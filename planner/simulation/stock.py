@@ -33,6 +33,8 @@ class Stock:
             if target >= run.speed.workers.least:
                 self._start(run, target)
             return math.inf
+        if run.phase == "detect":
+            return math.inf  # it is asked again after that, which takes years where a clock was set
         if self._is_time(run) and target >= run.speed.workers.least and target != len(run.group):
             self._start(run, target)
         return math.inf if target == len(run.group) else self._looked_s + _EVERY_S

@@ -199,3 +199,15 @@ def test_a_damaged_ledger_makes_no_line_and_no_traceback(cli, made):
     segment.write_text(segment.read_text().replace('"max_micro":8', '"max_micro":0', 1))
     assert cli("simulate", "--replay", run).code != 0
     assert "spot" not in cli("show", run).out
+
+
+def test_a_ledger_that_contradicts_itself_makes_no_line(cli, demo, tmp_path):
+    """Four workers on one node for one worker would have kept 400 %."""
+    spec = read_job(str(demo))
+    first, second, *rest = records(job_digest(spec))
+    run = write_run(tmp_path / "odd", [first, nodes(0, "a", 0), *rest[1:]])
+    assert second.event == Capacity.name
+    run.keep_job(spec)
+    found = cli("show", tmp_path / "odd")
+    assert found.code == 0
+    assert "spot" not in found.out

@@ -40,3 +40,15 @@ def test_a_group_that_starts_is_told_again():
     log.forget()
     assert told(log, {A: 1}).nodes == ("a" * 10,)
     assert told(log, {A: 1}) is None
+
+
+def test_room_that_changes_at_every_look_fills_no_ledger():
+    """A busy cluster is told about twice a minute. The start of a group is told whatever came before."""
+    log, looks = CapacityLog(), range(2 * 3600)
+    found = [told(log, {A: 1 + look % 2}, time_s=1000 + look / 2) for look in looks]
+    assert 100 < sum(each is not None for each in found) < 200
+    assert all(found[:40])
+    log.forget()
+    assert told(log, {A: 1}, time_s=4600.0)
+    assert not told(log, {A: 2}, time_s=10.0)  # the clock was set back
+    assert told(log, {A: 2}, time_s=41.0)

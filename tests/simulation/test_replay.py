@@ -286,3 +286,15 @@ def test_policies_without_newcomers_pay_for_starts_of_processes():
     steps = {name: outcome.useful_over_ideal for name, outcome in found.items()}
     assert steps["optimum"] >= steps["ours"] > steps["stock"]
     assert [group for group, _ in groupby(each.what for each in found["stock"].changes)] == ["starts"]
+
+
+@pytest.mark.parametrize("policy", ["stock", "fixed"])
+def test_a_clock_that_was_set_forward_in_a_loss_costs_no_look_per_second(policy):
+    """By the ledger, the loss was noticed after 5 years."""
+    jump_s = 5 * 365 * 86400
+    records = [begun(1, 2, 0, 0), seen(0, "ab"), *map(step, range(60)), measurement(60, BEGAN_S + 60)]
+    lost = noted(NodesLost(nodes=1, told=0, from_memory=False), jump_s)
+    records += [begun(2, 1, 60, jump_s), seen(jump_s, "a"), lost]
+    records += [*map(step, range(60, 90)), measurement(90, BEGAN_S + jump_s + 30)]
+    replay = replayed(records, {"restart_s": 1.0, "detect_s": jump_s - 90.0})
+    assert replay.play(policy).resizes <= 2
