@@ -49,7 +49,9 @@ from planner.plan import BatchSizes, Plan, make_plan
 from planner.rehearsal.local_workers import LocalWorkers
 from planner.train import control, optimize
 from planner.train.control import Tally
+from planner.train.cuts import Cuts
 from planner.train.exact.gradient_sums import FixedPointSums, FloatSums
+from planner.train.hooks import Hooks
 from planner.train.models.gpt import VOCABULARY
 from planner.train.objectives.next_token import NextToken
 from planner.train.optimizer_step import Step, accumulate
@@ -124,6 +126,7 @@ class Side:
                 totals=(num_tokens,),
                 seed=train.seed,
                 watch=Stopwatch(),
+                cuts=Cuts(self._world, Hooks()),
             )
             accumulate(state.model, self._objective, step)
             (loss,), check_sum = step.result()
