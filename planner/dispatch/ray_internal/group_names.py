@@ -249,8 +249,6 @@ class WorkerGroupContext(Protocol):
     """by name"""
     placement_strategy: str
     """of the placement group"""
-    label_selector: list[dict[str, str]] | None
-    """which nodes to take, per worker"""
 
 
 @of(f"{_EXECUTION}.checkpoint.sync_actor:SynchronizationActor")
