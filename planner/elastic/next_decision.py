@@ -12,7 +12,7 @@ from planner.elastic.floor import waits_for_floor
 from planner.elastic.group import silence_limit_s
 from planner.elastic.mistakes import GaveUp
 from planner.elastic.places import unused_places
-from planner.elastic.resize_choice import decide, longest_commit_wait_s, longest_warming_s
+from planner.elastic.resize_choice import decide, first_step_due_s, longest_commit_wait_s, longest_warming_s
 from planner.elastic.states import (
     ControllerContext,
     Ending,
@@ -40,6 +40,7 @@ from planner.events.outlook import (
     WillStart,
     WillStop,
 )
+from planner.events.stopping import AwaitsCommit, AwaitsFirstStep
 
 WorkerState = Literal["starting", "training", "leaving", "stopping", "parked", "warming"]
 """`leaving`: trains, and its node has notice. `warming`: a newcomer, not yet in the group"""
@@ -104,7 +105,7 @@ def _awaits(state: State, view: View, due_s: float, now_s: float) -> tuple[Event
         case Running():
             return _awaits_change(state, view, now_s)
         case Warming():
-            return (_awaits_newcomers(state, now_s),)
+            return (_awaits_larger_group(state, now_s),)
         case Stopping():
             return (_awaits_parked(state, view, due_s, now_s),)
         case Idle() | Waiting():
@@ -154,11 +155,10 @@ def _times(state: State, view: View, now_s: float) -> list[float]:
             times.append(decide(state, _room_of(state, view, now_s), now_s).until_s)
         case Warming():
             waits_s = longest_commit_wait_s(known, state.group)
-            times += [state.since_s + longest_warming_s(known), state.since_s + waits_s]
+            times += [state.since_s + longest_warming_s(known), state.since_s + waits_s, first_step_due_s(state)]
         case Stopping(group=group, in_memory=in_memory):
-            lived_s = max(state.since_s - group.started_s, known.history.cost.grow_s)
             gone_s = now_s + view.leaves_in_s
-            times += [gone_s, state.since_s + grace_s(known, group, in_memory=in_memory), state.since_s + lived_s]
+            times += [gone_s, state.since_s + grace_s(known, group, in_memory=in_memory), state.gives_up_s]
     return times
 
 
@@ -234,7 +234,13 @@ def _notice_runs(state: Running | Warming, view: View, due_s: float, now_s: floa
     )
 
 
-def _awaits_newcomers(state: Warming, now_s: float) -> AwaitsNewcomers:
+def _awaits_larger_group(state: Warming, now_s: float) -> Event:
+    """What a larger group waits for: its newcomers, then the first step of the one that trains, then a commit."""
+    is_ready = math.isfinite(state.ready_s)
+    if is_ready and not state.group.num_steps:
+        return AwaitsFirstStep(to=state.world_size, most_s=first_step_due_s(state) - now_s)
+    if is_ready:
+        return AwaitsCommit(since_step=state.group.began_step)
     return AwaitsNewcomers(
         size=state.group.size,
         to=state.world_size,

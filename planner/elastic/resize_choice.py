@@ -1,7 +1,7 @@
 """Whether a resize pays, and how long newcomers may take."""
 
 from planner.elastic.group import Group
-from planner.elastic.states import ControllerContext, Running
+from planner.elastic.states import ControllerContext, Running, Warming
 from planner.events.sizing import UsesEveryNode
 from planner.plan import make_plan
 from planner.plan.forced_restarts import NONE_FORCED
@@ -14,6 +14,8 @@ _WARM_AT_LEAST_S = 60.0
 _WARM_MOST_S = 3600.0
 # Newcomers wait at least this long for a commit that lets the stop stay in memory.
 _COMMIT_WAIT_LEAST_S = 30.0
+# A start may take so many times as long as the launch's first one.
+_STARTS = 1.5
 
 
 def decide(state: Running, room: int, now_s: float) -> Decision:
@@ -54,10 +56,36 @@ def longest_warming_s(known: ControllerContext) -> float:
     """Seconds after which newcomers that are not ready are called off."""
     history = known.history
     # Before newcomers were ready once, a start of this job says most about them.
-    usual_s = max(_WARM_AT_LEAST_S, 3 * history.cost.lead_s, 0.0 if history.lead_times else 1.5 * history.start_s)
+    usual_s = max(_WARM_AT_LEAST_S, 3 * history.cost.lead_s, 0.0 if history.lead_times else _STARTS * history.start_s)
     return min(usual_s * 2.0**known.history.num_late_newcomers, _WARM_MOST_S)
+
+
+def usual_warming_s(known: ControllerContext) -> float:
+    """Seconds in which newcomers are expected to be ready: before that was measured, those of a start of this job."""
+    history = known.history
+    return history.cost.lead_s if history.lead_times else max(history.cost.lead_s, history.start_s)
 
 
 def longest_commit_wait_s(known: ControllerContext, group: Group) -> float:
     """Seconds after which newcomers no longer wait for a commit."""
     return max(_COMMIT_WAIT_LEAST_S, 3 * known.history.commit_s(group.size))
+
+
+def ski_rental_s(state: Warming) -> float:
+    """When newcomers that are ready have waited as long as the group had run before, on the controller's clock.
+
+    Waiting so long for a group's first step at most doubles the loss if it is given up then (ski rental).
+    """
+    return state.ready_s + max(state.ready_s - state.group.started_s, state.known.history.cost.grow_s)
+
+
+def first_step_due_s(state: Warming) -> float:
+    """Until when newcomers that are ready let the group do its first step: without it, its start would be in vain.
+
+    They do not wait if they would do that step sooner, though they have to start from its begin.
+    """
+    history, size, started_s = state.known.history, state.group.size, state.group.started_s
+    gain_s = history.step_s(size) - history.step_s(state.world_size)
+    if state.ready_s - started_s < gain_s:
+        return state.ready_s
+    return max(ski_rental_s(state), started_s + _STARTS * (history.start_s + history.step_s(size)))

@@ -1,5 +1,6 @@
 """The states of the elastic controller, as a sum type. Each state has only the fields that it needs."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -145,6 +146,8 @@ class Warming:
     since_s: float
     world_size: int
     """of the next group"""
+    ready_s: float = math.inf
+    """since when the newcomers are ready. Infinite: they still start"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,8 +159,8 @@ class Stopping:
     since_s: float
     most: int
     """largest world size of the next group: a worker that was not warmed up would keep all others waiting"""
-    is_growth: bool
-    """whether newcomers are ready"""
+    gives_up_s: float = math.inf
+    """when a growth no longer waits for the group's first step. Infinite: always, or no newcomers are ready"""
     in_memory: bool = False
     """whether the last step may stay in memory"""
     cut: bool = False

@@ -15,7 +15,14 @@ from planner.elastic.group import Group, GroupNotice, hang, is_hung
 from planner.elastic.mistakes import Mistake
 from planner.elastic.pause import ForcedPause, NotAResize, Pause, PlannedPause
 from planner.elastic.places import is_news, key_of, unused_places
-from planner.elastic.resize_choice import decide, longest_commit_wait_s, longest_warming_s
+from planner.elastic.resize_choice import (
+    decide,
+    first_step_due_s,
+    longest_commit_wait_s,
+    longest_warming_s,
+    ski_rental_s,
+    usual_warming_s,
+)
 from planner.elastic.states import ControllerContext, Ending, Idle, Running, State, Stopping, Waiting, Warming
 from planner.elastic.stopping import cannot_hold, grace_s, hand_over_s, leave_s, obstacle, stop_needs, stop_s
 from planner.elastic.view import Act, View
@@ -24,6 +31,7 @@ from planner.events.failures import OutOfMemory, ParkTimedOut
 from planner.events.sizing import PlacesUnused, Resizes, Waited
 from planner.events.stopping import (
     AwaitsCommit,
+    AwaitsFirstStep,
     BecomesDurable,
     DriverStops,
     EndsWithLoss,
@@ -35,7 +43,9 @@ from planner.events.stopping import (
     Notice,
     NoticeSuffices,
     NoticeTooShort,
+    NoticeWithdrawn,
     NotParked,
+    ReplacementsStart,
     RoomShrank,
     TrainsOn,
     UsesNotice,
@@ -175,6 +185,8 @@ def _await_newcomers(state: Warming, view: View, room: int, now_s: float) -> tup
     is_late = view.newcomers == "warming" and took_s > longest_warming_s(known)
     if is_late:
         known = replace(known, history=known.history.after_late_newcomers())
+    if state.world_size <= state.group.size:  # they were to take the places of workers with notice
+        return _call_off(state, known, NoticeWithdrawn())
     if room < state.world_size:
         return _call_off(state, known, RoomShrank(room=room))
     if view.newcomers == "failed" or is_late:
@@ -183,10 +195,21 @@ def _await_newcomers(state: Warming, view: View, room: int, now_s: float) -> tup
         return _call_off(state, replace(known, history=history), reason)
     if view.newcomers == "warming":
         return state, Act()
+    if math.isinf(state.ready_s):
+        known = replace(known, history=known.history.after_newcomers(took_s))
+        state = replace(state, known=known, ready_s=now_s)
+    return _make_way(state, view, room, now_s)
+
+
+def _make_way(state: Warming, view: View, room: int, now_s: float) -> tuple[State, Act]:
+    """Stop the group for newcomers that are ready, when it has done a step. `Warming` or `Stopping`."""
+    known = state.known
+    due_s = first_step_due_s(state)
+    if not state.group.num_steps and now_s < due_s:
+        return _telling_once(state, AwaitsFirstStep(to=state.world_size, most_s=due_s - now_s), 0)
     if _waits_for_commit(state, view, now_s):
         # It is told once however many groups wait for it, so it has no room of its own.
         return _telling_once(state, AwaitsCommit(since_step=state.group.began_step), 0)
-    known = replace(known, history=known.history.after_newcomers(took_s))
     in_memory = not obstacle(known, state.group, view, room)
     cut = growth_cut(known, state.group, state.world_size)
     stopping = Stopping(
@@ -194,7 +217,7 @@ def _await_newcomers(state: Warming, view: View, room: int, now_s: float) -> tup
         group=state.group,
         since_s=now_s,
         most=state.world_size,
-        is_growth=True,
+        gives_up_s=max(ski_rental_s(state), now_s + known.history.cost.grow_s),
         in_memory=in_memory,
         cut=cut is not None,
     )
@@ -222,7 +245,7 @@ def _leave(state: Running | Warming, view: View, room: int, now_s: float) -> tup
     state = replace(state, group=replace(state.group, notice=notice))
     needed_s = leave_s(state.known, state.group, view, room)
     if view.leaves_in_s > needed_s + SPARE_S and (uses := _uses_notice(state, view, room, now_s)):
-        return _telling_once(state, uses, room)
+        return _train_on(state, view, uses, room, now_s)
     in_time = view.leaves_in_s - needed_s > COALESCE_S
     if in_time and now_s - notice.last_s < COALESCE_S and now_s - notice.first_s < COALESCE_MOST_S:
         return state, Act()
@@ -250,6 +273,25 @@ def _uses_notice(state: Running | Warming, view: View, room: int, now_s: float) 
     return UsesNotice(leaving=leaving, size=group.size, room=room, left_s=left_s, stops_s=stops_s)
 
 
+def _train_on(state: Running | Warming, view: View, uses: Event, room: int, now_s: float) -> tuple[State, Act]:
+    """Train on after a notice, and start newcomers for the workers that go if there is room and time for it.
+
+    The same state, `Warming`, or `Running` if a newcomer failed: then the group stops later without newcomers.
+    """
+    if isinstance(state, Warming) and view.newcomers == "failed":
+        return _call_off(state, state.known, NewcomerFailed())
+    told, act = _telling_once(state, uses, room)
+    if not (act.events and isinstance(state, Running) and isinstance(uses, UsesNotice)):
+        return told, act
+    known, staying = state.known, state.group.size - uses.leaving
+    size = known.rules.useful(min(room, known.rules.workers.most))
+    if size <= staying or uses.left_s - uses.stops_s < usual_warming_s(known):
+        return told, act
+    warming = Warming(known=told.known, group=state.group, since_s=now_s, world_size=size)
+    events = (uses, ReplacementsStart(newcomers=size - staying, to=size))
+    return warming, Act(kind="warm", world_size=size - staying, events=events)
+
+
 def _stop(
     state: Running | Warming, now_s: float, *events: Event, in_memory: bool = False, cut: bool = False
 ) -> tuple[State, Act]:
@@ -259,7 +301,6 @@ def _stop(
         group=state.group,
         since_s=now_s,
         most=state.known.rules.workers.most,
-        is_growth=False,
         in_memory=in_memory,
         cut=cut,
     )
@@ -317,12 +358,11 @@ def _await_parked(state: Stopping, view: View, now_s: float) -> tuple[State, Act
     if view.is_ending:
         return _end_unparked(state, view, now_s)
     known, room = _room_after_stop(state, view, now_s)
-    waited_s = now_s - state.since_s
     if gives_up:
-        known = known.telling(FirstStepGivenUp(after_s=waited_s))
+        known = known.telling(FirstStepGivenUp(after_s=now_s - state.group.started_s))
         return _start_again(known, state.group, room, NotAResize())
     missing = len(view.nodes) - len(view.parked)
-    known = known.telling(NotParked(workers=missing, after_s=waited_s, from_memory=state.group.can_hold))
+    known = known.telling(NotParked(workers=missing, after_s=now_s - state.since_s, from_memory=state.group.can_hold))
     return _start_again(known, state.group, room, forced_pause(state.group, now_s))
 
 
@@ -401,20 +441,16 @@ def _is_late(state: Stopping, view: View, now_s: float) -> bool:
 
 
 def _gives_up_first_step(state: Stopping, view: View, now_s: float) -> bool:
-    """Whether a growth has waited for the group's first step as long as the group had run before.
+    """Whether a growth has waited too long for the group's first step, of which only a part is done.
 
-    Only a part of that step is done. Waiting as long again at most doubles the loss (ski rental). If the places for
-    more workers are gone meanwhile, or were, starting the step again gains nothing.
+    If the places for more workers are gone meanwhile, or were, starting the step again gains nothing.
     """
     known, group = state.known, state.group
-    if not state.is_growth or group.num_steps:
+    if group.num_steps or now_s <= state.gives_up_s:
         return False
     lasting = (change.world_size for change in known.history.capacity if change.time_s > state.since_s)
     usable = min(known.room(view, now_s), state.most, *lasting)
-    if usable < known.rules.workers.least or known.rules.useful(usable) <= group.size:
-        return False
-    lived_s, waited_s = state.since_s - group.started_s, now_s - state.since_s
-    return waited_s > max(lived_s, known.history.cost.grow_s)
+    return usable >= known.rules.workers.least and known.rules.useful(usable) > group.size
 
 
 # -- failures

@@ -79,6 +79,14 @@ class UsesNotice(Event, name="uses_notice"):
     """the group stops when no more than this is left"""
 
 
+class ReplacementsStart(Event, name="replacements_start"):
+    """While a group uses a notice, newcomers start on other nodes, in place of the workers that go."""
+
+    newcomers: int
+    to: int
+    """workers of the next group"""
+
+
 class CutsStep(Event, name="cuts_step"):
     """The workers stop without the step in flight, if they can still agree on it."""
 
@@ -109,6 +117,14 @@ class AwaitsCommit(Event, name="awaits_commit"):
     """the oldest step that will do"""
 
 
+class AwaitsFirstStep(Event, name="awaits_first_step"):
+    """Newcomers are ready, and wait for the group's first step: without it, its start would be in vain."""
+
+    to: int
+    """workers of the next group"""
+    most_s: float
+
+
 class NewcomersCalledOff(Event, name="newcomers_called_off"):
     """The processes that were started beside the group end."""
 
@@ -119,6 +135,10 @@ class RoomShrank(Event, name="room_shrank"):
     """There is no room for the newcomers any more."""
 
     room: int
+
+
+class NoticeWithdrawn(Event, name="notice_withdrawn"):
+    """The nodes that were to go stay, so their workers need no replacement."""
 
 
 class NewcomersLate(Event, name="newcomers_late"):
@@ -157,9 +177,10 @@ class HeldStepLost(Event, name="held_step_lost"):
 
 
 class FirstStepGivenUp(Event, name="first_step_given_up"):
-    """A group that was to stop had not done its first step. A larger one does it."""
+    """A group had not done its first step long after newcomers were ready. A larger one does it."""
 
     after_s: float
+    """since the group's start"""
 
 
 class NotParked(Event, name="not_parked"):

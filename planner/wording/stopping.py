@@ -101,6 +101,12 @@ def _cuts_step(event: stopping.CutsStep) -> str:
 
 
 @text_of.register
+def _replacements_start(event: stopping.ReplacementsStart) -> str:
+    newcomers = counted(event.newcomers, "newcomer")
+    return f"{counted(event.to, 'worker')} will continue: meanwhile planner starts {newcomers}"
+
+
+@text_of.register
 def _becomes_durable(event: stopping.BecomesDurable) -> str:
     return f"the last step becomes durable, and does not stay in memory: {_obstacle(event.obstacle)}"
 
@@ -112,6 +118,12 @@ def _awaits_commit(event: stopping.AwaitsCommit) -> str:
 
 
 @text_of.register
+def _awaits_first_step(event: stopping.AwaitsFirstStep) -> str:
+    larger = f"{counted(event.to, 'worker')} continue when the first step is done"
+    return f"{larger} (they wait at most {duration(event.most_s)})"
+
+
+@text_of.register
 def _newcomers_called_off(event: stopping.NewcomersCalledOff) -> str:
     return f"newcomers were called off: {text_of(event.reason)}"
 
@@ -119,6 +131,11 @@ def _newcomers_called_off(event: stopping.NewcomersCalledOff) -> str:
 @text_of.register
 def _room_shrank(event: stopping.RoomShrank) -> str:
     return f"there is room for only {counted(event.room, 'worker')} now"
+
+
+@text_of.register
+def _notice_withdrawn(_event: stopping.NoticeWithdrawn) -> str:
+    return "the nodes with notice stay"
 
 
 @text_of.register
@@ -152,7 +169,7 @@ def _held_step_lost(event: stopping.HeldStepLost) -> str:
 
 @text_of.register
 def _first_step_given_up(event: stopping.FirstStepGivenUp) -> str:
-    return f"the first step is not done after {duration(event.after_s)} more: it starts again with more workers"
+    return f"the first step was not done after {duration(event.after_s)}: it starts again with more workers"
 
 
 @text_of.register

@@ -143,7 +143,7 @@ def test_two_policies_in_one_process_do_not_see_each_others_hand_over(groups, sy
     ours, theirs = Owner(groups), Owner(groups)
     first, other = ours.new_group(2), theirs.new_group(1)
     survivors = actors_of(first)
-    first.warm(1)
+    first.warm(1, set())
     assert first.newcomers() == "ready"
     assert other.newcomers() == "none"
     first.plan_change(3, set())
@@ -225,7 +225,7 @@ def test_a_start_that_fails_ends_the_workers_that_it_was_handed(groups, monkeypa
     owner = Owner(groups)
     group = owner.new_group(2)
     survivors = actors_of(group)
-    group.warm(1)
+    group.warm(1, set())
     group.plan_change(3, set())
     group.shutdown()
     newcomers = [place.actor for place in owner.hand_over.newcomers]
@@ -244,7 +244,7 @@ def test_a_shutdown_that_was_not_planned_keeps_nobody(groups):
     """Newcomers go with the group that warmed them."""
     owner = Owner(groups)
     group = owner.new_group(2)
-    group.warm(1)
+    group.warm(1, set())
     actors = [*actors_of(group), *(place.actor for place in owner.hand_over.newcomers)]
     group.shutdown()
     assert all(actor.killed for actor in actors)
@@ -257,7 +257,7 @@ def test_workers_that_come_to_share_a_node_with_gpus_start_anew(groups, gpus, no
     owner = Owner(groups)
     group = owner.new_group(1, GPU=gpus)
     (survivor,) = actors_of(group)
-    group.warm(1)
+    group.warm(1, set())
     (newcomer,) = owner.hand_over.newcomers
     newcomer.metadata.node_id = node
     group.plan_change(2, set())

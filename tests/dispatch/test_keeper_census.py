@@ -282,7 +282,7 @@ class TestWanted:
         view = View(room=self.ROOM, draining={"b": 9.0}, nodes=("a", "b"))
         for state in (
             Warming(known=known, group=group, since_s=0.0, world_size=3),
-            Stopping(known=known, group=group, since_s=0.0, most=3, is_growth=False),
+            Stopping(known=known, group=group, since_s=0.0, most=3),
         ):
             assert wanted(state, view) == Wanted(nodes=frozenset("abc"), leaving=frozenset("b"))
 

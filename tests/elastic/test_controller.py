@@ -15,6 +15,7 @@ from planner.events.failures import GivesUp, Held, Hung, MemoryLost, NodeLeftOut
 from planner.events.outlook import StopsMidStep
 from planner.events.sizing import Pays, Resized, Resizes
 from planner.events.stopping import (
+    AwaitsFirstStep,
     CutsStep,
     FirstStepGivenUp,
     NewcomerFailed,
@@ -22,7 +23,9 @@ from planner.events.stopping import (
     NewcomersLate,
     Notice,
     NoticeTooShort,
+    NoticeWithdrawn,
     NotParked,
+    ReplacementsStart,
     UsesNotice,
     WaitsForRoom,
 )
@@ -112,6 +115,55 @@ class TestAShortNotice:
         cluster.add(3)
         cluster.run(10)
         assert cluster.sizes == [4, 6]
+        assert cluster.recomputed == 0
+
+    def test_newcomers_start_meanwhile_on_a_node_that_comes(self):
+        """They are ready when the group stops, so no new process keeps the others waiting."""
+        cluster = Cluster(4).run(30)
+        cluster.drain("n3", 120)
+        cluster.run(20)
+        cluster.add()
+        cluster.run(20)
+        assert cluster.newcomers == "ready"
+        assert cluster.told(ReplacementsStart) == [ReplacementsStart(newcomers=1, to=4)]
+        cluster.run(77)
+        assert (cluster.sizes, cluster.group) == ([4, 4], ("n0", "n1", "n2", "n4"))
+        assert cluster.recomputed == 0
+
+    def test_no_newcomer_starts_that_would_come_too_late(self):
+        """The node comes when the group nearly stops. It starts with the next group."""
+        cluster = Cluster(4).run(1)
+        cluster.blocked_until = cluster.now + 20  # so long does a start take
+        cluster.run(50).drain("n3", 120)
+        cluster.run(100)
+        cluster.add()
+        cluster.run(20)
+        assert cluster.sizes == [4, 4]
+        assert "warm" not in [act.kind for _, act in cluster.acts]
+
+    def test_newcomers_of_a_notice_that_is_withdrawn_are_called_off(self):
+        """The workers that they were to replace stay."""
+        cluster = Cluster(4).run(30)
+        cluster.add()
+        cluster.drain("n3", 120)
+        cluster.run(20)
+        cluster.draining.clear()
+        cluster.nodes.remove("n4")
+        cluster.run(20)
+        assert cluster.told(NewcomersCalledOff) == [NewcomersCalledOff(reason=NoticeWithdrawn())]
+        assert (cluster.newcomers, cluster.sizes) == ("none", [4])
+
+    def test_a_newcomer_that_fails_is_not_started_again(self):
+        """The group trains on through the notice."""
+        cluster = Cluster(4).run(30)
+        cluster.add()
+        cluster.drain("n3", 120)
+        cluster.run(2)
+        cluster.newcomers = "failed"
+        cluster.run(20)
+        assert [act.kind for _, act in cluster.acts if act.kind != "resize"] == ["warm", "abandon_newcomers"]
+        cluster.run(97)
+        assert cluster.sizes == [4, 4]
         assert cluster.recomputed == 0
 
     @pytest.mark.parametrize("lacks", ["step", "commit"])
@@ -756,13 +808,40 @@ class TestBeforeTheFirstStep:
         """Newcomers that leave again, and a notice: then there is nothing to begin the step again for."""
         cluster = Cluster(1, global_batch=240, sample_s=5.0, most=24, grow_s=10.0).run(30)
         cluster.add(23)
-        while cluster.stopping_since is None:
-            cluster.tick()
+        cluster.run(20)
+        assert cluster.newcomers == "ready"
         for node in cluster.nodes[1:] if goes == "the newcomers" else [*cluster.nodes]:
             cluster.drain(node, 600 if goes == "all, after notice" else 0)
         cluster.run(500)
         assert cluster.sizes == [1]
         assert not cluster.told(FirstStepGivenUp)
+
+    def test_a_start_that_outlasts_the_room_is_not_in_vain(self):
+        """Newcomers are ready before the group trains, and their nodes go when it does its first step."""
+        cluster = Cluster(1, most=24, grow_s=5.0).run(1)
+        cluster.blocked_until = cluster.now + 12
+        cluster.add(23)
+        cluster.run(12)
+        assert cluster.newcomers == "ready"
+        assert len(cluster.told(AwaitsFirstStep)) == 1
+        for node in cluster.nodes[1:]:
+            cluster.kill(node)
+        cluster.run(8)
+        assert [act.kind for _, act in cluster.acts] == ["resize", "warm", "abandon_newcomers"]
+        assert cluster.step == 1
+
+    def test_a_larger_group_that_does_it_sooner_does_not_wait_for_it(self):
+        """The group has just started, and its step takes 48 s where that of 24 workers takes 2 s."""
+        cluster = Cluster(24, most=24, sample_s=1.0, grow_s=1.0).run(60)
+        for node in cluster.nodes[1:]:
+            cluster.kill(node)
+        cluster.run(2)
+        assert cluster.group == ("n0",)
+        cluster.add(23)
+        cluster.run(20)
+        assert not cluster.told(AwaitsFirstStep)
+        assert [act.kind for _, act in cluster.acts][-3:] == ["warm", "stop", "resize"]
+        assert cluster.sizes[-1] == 24
 
     def test_room_that_changes_all_the_time_is_not_followed(self):
         """A node more every five seconds, and a pause takes ten."""

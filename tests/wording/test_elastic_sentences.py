@@ -214,6 +214,10 @@ STOPPING = [
         "notice for 1 worker of 4, 118 s left, room for 3: training continues until 29 s are left",
     ),
     (
+        stopping.ReplacementsStart(newcomers=1, to=4),
+        "4 workers will continue: meanwhile planner starts 1 newcomer",
+    ),
+    (
         stopping.CutsStep(elapsed_s=12.0, rest_s=48.0, to=8, to_step_s=15.0, left_s=None),
         "the step in flight is given up after 12 s: its rest would take 48 s, and 8 workers do all of it in 15 s",
     ),
@@ -236,6 +240,11 @@ STOPPING = [
         stopping.NewcomersCalledOff(reason=stopping.RoomShrank(room=2)),
         "newcomers were called off: there is room for only 2 workers now",
     ),
+    (
+        stopping.AwaitsFirstStep(to=8, most_s=30.0),
+        "8 workers continue when the first step is done (they wait at most 30 s)",
+    ),
+    (stopping.NoticeWithdrawn(), "the nodes with notice stay"),
     (stopping.RoomShrank(room=1), "there is room for only 1 worker now"),
     (stopping.NewcomersLate(after_s=60.0), "they were not ready after 60 s"),
     (stopping.NewcomerFailed(), "one failed while it started"),
@@ -254,7 +263,7 @@ STOPPING = [
     ),
     (
         stopping.FirstStepGivenUp(after_s=30.0),
-        "the first step is not done after 30 s more: it starts again with more workers",
+        "the first step was not done after 30 s: it starts again with more workers",
     ),
     (
         stopping.NotParked(workers=1, after_s=30.0, from_memory=False),

@@ -84,7 +84,7 @@ class Actuator:
         assert group is not None, "Listener.started was called"
         self._reporter.tell_ledger(act.events, workers)
         if act.kind == "warm":
-            group.warm(act.world_size)
+            group.warm(act.world_size, self._observer.leaving)
         elif act.kind == "abandon_newcomers":
             group.abandon_newcomers()
         elif act.kind == "stop":

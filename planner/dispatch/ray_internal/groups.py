@@ -177,7 +177,7 @@ class NewProcessesGroup(WorkerGroup):  # type: ignore[misc]
         """The node of each newcomer: none before the next group starts."""
         return []
 
-    def warm(self, count: int) -> None:
+    def warm(self, count: int, leaving: set[str]) -> None:
         """Nothing to do."""
 
     def abandon_newcomers(self) -> None:
@@ -274,10 +274,14 @@ class KeepingGroup(NewProcessesGroup):
             return [ray.get(place.metadata).node_id if place.metadata in placed else "" for place in places]
         return [""] * len(places)
 
-    def warm(self, count: int) -> None:
-        """Start `count` processes that warm up while the group trains. Does not wait for them."""
+    def warm(self, count: int, leaving: set[str]) -> None:
+        """Start `count` processes that warm up while the group trains. Does not wait for them.
+
+        They come beside the group's workers that are not on `leaving` nodes.
+        """
         # The bad nodes may have changed since this group was started.
-        places = self._take_places(count, [worker.metadata.node_id for worker in self.get_workers()])
+        nodes = [worker.metadata.node_id for worker in self.get_workers()]
+        places = self._take_places(count, [node for node in nodes if node not in leaving])
         for place in places:
             place.warmed = place.actor.execute.remote(self._warm_up)
         self._hand_over.newcomers += places
