@@ -71,6 +71,16 @@ def longest_commit_wait_s(known: ControllerContext, group: Group) -> float:
     return max(_COMMIT_WAIT_LEAST_S, 3 * known.history.commit_s(group.size))
 
 
+def most_after(state: Warming) -> int:
+    """The largest world size of the group after newcomers.
+
+    A worker that was not warmed up keeps all others waiting while it starts. Where that takes less than one more pause,
+    nodes that came meanwhile join at once.
+    """
+    cost, most = state.known.history.cost, state.known.rules.workers.most
+    return most if cost.lead_s < cost.grow_s else state.world_size
+
+
 def ski_rental_s(state: Warming) -> float:
     """When newcomers that are ready have waited as long as the group had run before, on the controller's clock.
 

@@ -20,6 +20,7 @@ from planner.elastic.resize_choice import (
     first_step_due_s,
     longest_commit_wait_s,
     longest_warming_s,
+    most_after,
     ski_rental_s,
     usual_warming_s,
 )
@@ -216,7 +217,7 @@ def _make_way(state: Warming, view: View, room: int, now_s: float) -> tuple[Stat
         known=known,
         group=state.group,
         since_s=now_s,
-        most=state.world_size,
+        most=most_after(state),
         gives_up_s=max(ski_rental_s(state), now_s + known.history.cost.grow_s),
         in_memory=in_memory,
         cut=cut is not None,
