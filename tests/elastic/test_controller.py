@@ -783,6 +783,20 @@ def test_the_driver_ends_a_run_when_all_have_committed(nodes):
     assert cluster.committed == cluster.step
 
 
+@pytest.mark.parametrize(("grow_s", "size"), [(10.0, 8), (2.0, 4)])
+def test_a_node_that_comes_while_newcomers_start_joins_where_a_pause_costs_more(grow_s, size):
+    """Newcomers take 4.25 s. To start others beside them takes as long, with all standing still."""
+    cluster = Cluster(2, grow_s=grow_s).run(60)
+    cluster.add(2)
+    while cluster.newcomers != "warming":
+        cluster.tick()
+    cluster.run(2)
+    cluster.add(4)
+    while len(cluster.sizes) == 1:
+        cluster.tick()
+    assert cluster.sizes == [2, size]
+
+
 class TestBeforeTheFirstStep:
     def test_many_free_nodes_are_not_left_waiting_for_a_long_step(self):
         """A step of one worker takes twenty minutes; 24 nodes come in its first minute."""
@@ -842,19 +856,6 @@ class TestBeforeTheFirstStep:
         assert not cluster.told(AwaitsFirstStep)
         assert [act.kind for _, act in cluster.acts][-3:] == ["warm", "stop", "resize"]
         assert cluster.sizes[-1] == 24
-
-    @pytest.mark.parametrize(("grow_s", "size"), [(10.0, 8), (2.0, 4)])
-    def test_a_node_that_comes_while_newcomers_start_joins_where_a_pause_costs_more(self, grow_s, size):
-        """Newcomers take 4.25 s. To start others beside them takes as long, with all standing still."""
-        cluster = Cluster(2, grow_s=grow_s).run(60)
-        cluster.add(2)
-        while cluster.newcomers != "warming":
-            cluster.tick()
-        cluster.run(2)
-        cluster.add(4)
-        while len(cluster.sizes) == 1:
-            cluster.tick()
-        assert cluster.sizes == [2, size]
 
     def test_room_that_changes_all_the_time_is_not_followed(self):
         """A node more every five seconds, and a pause takes ten."""
