@@ -3,7 +3,7 @@
     python bench/regimes.py [--cases 500] [--jobs 2]
 
 A market is calm, flaps, or rises and falls. It has one to 32 nodes, which go one by one or in groups, with and without
-notice. Steps take 0.1 s to an hour with all nodes. Nothing was tuned on these markets. Each play has 12 hours.
+notice. Steps take 0.1 s to an hour with all nodes. No number was tuned on these markets. Each play has 12 hours.
 
 Where planner's controller does less than 0.97 times the work, 20 more markets of the same kind say whether that is by
 chance: `again` has the ratio of the work in all of them, and in how many of them it was below 0.97 too.
