@@ -94,7 +94,7 @@ def next_decision(state: State, view: View, now_s: float) -> NextDecision:
     except GaveUp as error:  # the group hangs, and it was the last try
         return NextDecision(events=(error.event,), due_s=now_s)
     if isinstance(state, Running | Warming) and now_s - state.group.seen_s > _SILENCE_SAID_S:
-        return _silence(state, now_s)
+        return _silence(state, due_s, now_s)
     return NextDecision(events=_awaits(state, view, due_s, now_s), due_s=due_s)
 
 
@@ -212,11 +212,11 @@ def _awaits_change(state: Running, view: View, now_s: float) -> tuple[Event, ...
     return (reason,) if state.group.num_steps else (FirstStepPending(), reason)
 
 
-def _silence(state: Running | Warming, now_s: float) -> NextDecision:
+def _silence(state: Running | Warming, due_s: float, now_s: float) -> NextDecision:
     group = state.group
     limit_s = silence_limit_s(group, state.known.history)
     silence = Silence(silence_s=now_s - group.seen_s, limit_s=limit_s)
-    return NextDecision(events=(silence,), due_s=group.seen_s + limit_s)
+    return NextDecision(events=(silence,), due_s=min(due_s, group.seen_s + limit_s))
 
 
 def _notice_runs(state: Running | Warming, view: View, due_s: float, now_s: float) -> NoticeRuns:

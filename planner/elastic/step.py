@@ -87,7 +87,16 @@ def _seen(state: State, view: View, now_s: float) -> State:
         return state
     if not view.nodes:
         return Idle(known=state.known, pause=state.group.pause)
-    return replace(state, group=state.group.seen(view, now_s))
+    state = replace(state, group=state.group.seen(view, now_s))
+    return _noting_ready(state, view, now_s) if isinstance(state, Warming) else state
+
+
+def _noting_ready(state: Warming, view: View, now_s: float) -> Warming:
+    """The state that has since when its newcomers are ready, and how long they took. Also while a notice is used."""
+    if view.newcomers != "ready" or math.isfinite(state.ready_s):
+        return state
+    history = state.known.history.after_newcomers(now_s - state.since_s)
+    return replace(state, known=replace(state.known, history=history), ready_s=now_s)
 
 
 def _next(state: State, view: View, now_s: float) -> tuple[State, Act]:
@@ -153,8 +162,10 @@ def _train(state: Running | Warming, view: View, now_s: float) -> tuple[State, A
         return _leave(state, view, room, now_s)
     # If a node of the group has just died, its workers fail. Until then, the group's own places count as room.
     room = max(room, state.group.size)
-    group = replace(state.group, notice=GroupNotice())
-    state = replace(state, known=state.known.with_room(view, now_s, group.size), group=group)
+    known = state.known.with_room(view, now_s, state.group.size)
+    if state.group.notice.nodes:  # withdrawn: the next notice is news, and needs newcomers of its own
+        known = replace(known, told_once=None)
+    state = replace(state, known=known, group=replace(state.group, notice=GroupNotice()))
     if isinstance(state, Warming):
         return _await_newcomers(state, view, room, now_s)
     return _consider(state, view, room, now_s)
@@ -196,9 +207,6 @@ def _await_newcomers(state: Warming, view: View, room: int, now_s: float) -> tup
         return _call_off(state, replace(known, history=history), reason)
     if view.newcomers == "warming":
         return state, Act()
-    if math.isinf(state.ready_s):
-        known = replace(known, history=known.history.after_newcomers(took_s))
-        state = replace(state, known=known, ready_s=now_s)
     return _make_way(state, view, room, now_s)
 
 
@@ -247,10 +255,9 @@ def _leave(state: Running | Warming, view: View, room: int, now_s: float) -> tup
     needed_s = leave_s(state.known, state.group, view, room)
     if view.leaves_in_s > needed_s + SPARE_S and (uses := _uses_notice(state, view, room, now_s)):
         return _train_on(state, view, uses, room, now_s)
-    in_time = view.leaves_in_s - needed_s > COALESCE_S
-    if in_time and now_s - notice.last_s < COALESCE_S and now_s - notice.first_s < COALESCE_MOST_S:
+    if view.leaves_in_s - needed_s > COALESCE_S and _may_grow(notice, now_s):
         return state, Act()
-    known = state.known.with_room(view, now_s)
+    known = replace(state.known.with_room(view, now_s), told_once=None)
     state = replace(state, known=replace(known, history=known.history.after_forced(state.group.started_s, now_s)))
     cut = notice_cut(known, state.group, view, room)
     # A cut keeps all steps that are done, so what a stop at the end of the step needs does not matter.
@@ -258,6 +265,11 @@ def _leave(state: Running | Warming, view: View, room: int, now_s: float) -> tup
     events = (told[0], cut) if cut else told
     in_memory = not obstacle(state.known, state.group, view, room)
     return _stop(state, now_s, *events, in_memory=in_memory, cut=cut is not None)
+
+
+def _may_grow(notice: GroupNotice, now_s: float) -> bool:
+    """Whether a second notice may soon follow."""
+    return now_s - notice.last_s < COALESCE_S and now_s - notice.first_s < COALESCE_MOST_S
 
 
 def _uses_notice(state: Running | Warming, view: View, room: int, now_s: float) -> Event | None:
@@ -281,16 +293,25 @@ def _train_on(state: Running | Warming, view: View, uses: Event, room: int, now_
     """
     if isinstance(state, Warming) and view.newcomers == "failed":
         return _call_off(state, state.known, NewcomerFailed())
+    newcomers = _replacements(state, uses, room)
+    if newcomers is not None and _may_grow(state.group.notice, now_s):
+        return state, Act()
     told, act = _telling_once(state, uses, room)
-    if not (act.events and isinstance(state, Running) and isinstance(uses, UsesNotice)):
+    if newcomers is None or not act.events:
         return told, act
+    warming = Warming(known=told.known, group=state.group, since_s=now_s, world_size=newcomers.to)
+    return warming, Act(kind="warm", world_size=newcomers.newcomers, events=(uses, newcomers))
+
+
+def _replacements(state: Running | Warming, uses: Event, room: int) -> ReplacementsStart | None:
+    """The newcomers for the workers that go. None if there is no room or no time for any, or some start already."""
+    if not (isinstance(state, Running) and isinstance(uses, UsesNotice)):
+        return None
     known, staying = state.known, state.group.size - uses.leaving
     size = known.rules.useful(min(room, known.rules.workers.most))
     if size <= staying or uses.left_s - uses.stops_s < usual_warming_s(known):
-        return told, act
-    warming = Warming(known=told.known, group=state.group, since_s=now_s, world_size=size)
-    events = (uses, ReplacementsStart(newcomers=size - staying, to=size))
-    return warming, Act(kind="warm", world_size=size - staying, events=events)
+        return None
+    return ReplacementsStart(newcomers=size - staying, to=size)
 
 
 def _stop(

@@ -153,6 +153,51 @@ class TestAShortNotice:
         assert cluster.told(NewcomersCalledOff) == [NewcomersCalledOff(reason=NoticeWithdrawn())]
         assert (cluster.newcomers, cluster.sizes) == ("none", [4])
 
+    def test_a_notice_that_is_given_again_is_used_again(self):
+        """It is told, and has newcomers of its own."""
+        cluster = Cluster(4, most=4).run(30)
+        cluster.add()
+        for _ in range(2):
+            cluster.draining.clear()
+            cluster.run(10)
+            cluster.drain("n3", 120)
+            cluster.run(10)
+        assert [act.kind for _, act in cluster.acts] == ["resize", "warm", "abandon_newcomers", "warm"]
+        assert len(cluster.told(UsesNotice)) == 2
+
+    def test_the_next_groups_notice_is_used_as_that_of_the_last_one(self):
+        """At the same room: its newcomers are others."""
+        cluster = Cluster(4, most=4).run(30)
+        for number in (3, 2):
+            cluster.add()
+            cluster.drain(f"n{number}", 120)
+            cluster.run(140)
+        assert [act.kind for _, act in cluster.acts] == ["resize", *["warm", "stop", "resize"] * 2]
+        assert cluster.told(ReplacementsStart) == [ReplacementsStart(newcomers=1, to=4)] * 2
+
+    def test_a_second_notice_that_soon_follows_has_its_newcomer(self):
+        """Spot capacity is taken back in batches."""
+        cluster = Cluster(4, most=4).run(30)
+        cluster.add(2)
+        cluster.drain("n3", 120)
+        cluster.run(0.5)
+        cluster.drain("n2", 120)
+        cluster.run(20)
+        assert cluster.told(ReplacementsStart) == [ReplacementsStart(newcomers=2, to=4)]
+
+    def test_how_long_newcomers_took_does_not_count_the_notice(self):
+        """They were to make the group larger, and were ready long before the notice was withdrawn."""
+        cluster = Cluster(4, most=5).run(60)
+        cluster.add()
+        while cluster.newcomers != "warming":
+            cluster.tick()
+        cluster.drain("n3", 120)
+        cluster.run(60)
+        cluster.draining.clear()
+        cluster.run(10)
+        assert cluster.sizes == [4, 5]
+        assert cluster.controller.state.known.history.lead_times == (4.25,)
+
     def test_a_newcomer_that_fails_is_not_started_again(self):
         """The group trains on through the notice."""
         cluster = Cluster(4).run(30)

@@ -12,12 +12,13 @@ from test_states import LOOK_S, Walk
 
 from planner.elastic.mistakes import GaveUp
 from planner.elastic.next_decision import next_decision, worker_states
+from planner.elastic.resize_choice import first_step_due_s
 from planner.elastic.states import Idle, Running, Stopping, Waiting, Warming
 from planner.elastic.step import step
 from planner.elastic.view import View
 from planner.events.outlook import AwaitsNewcomers, AwaitsParked, NoResize, NoticeRuns, Silence, WillStart
 from planner.events.sizing import UsesAll, Waited
-from planner.events.stopping import WaitsForRoom
+from planner.events.stopping import AwaitsFirstStep, WaitsForRoom
 from planner.wording.event_text import text_of_all
 
 ANNOUNCED: set[type] = set()
@@ -86,6 +87,34 @@ def test_a_time_that_is_due_by_a_rounding_error_is_announced():
     walk.time_passes(looks=1, seconds=2.0)
     walk.look()
     walk.look()
+
+
+@pytest.mark.parametrize("end", ["a step", "never"])
+def test_newcomers_that_wait_for_the_first_step_are_announced(end):
+    """Until they no longer wait. If the group never does it, it is started again with them."""
+    walk = AnnouncedWalk()
+    walk.launch(global_batch=24, least=1, more=6, eager=False, grow_s=1.4, can_hold=False)
+    walk.look()
+    walk.nodes_come(seconds=100.0)
+    walk.newcomers_change(become="ready")
+    assert walk.awaits_first_step
+    due_s = first_step_due_s(walk.controller.state)
+    silent = next_decision(walk.controller.state, walk.view(), walk.now)
+    assert [type(event) for event in silent.events] == [Silence]
+    walk.progress += 1
+    walk.look()
+    found = next_decision(walk.controller.state, walk.view(), walk.now)
+    assert [type(event) for event in found.events] == [AwaitsFirstStep]
+    assert found.due_s == pytest.approx(due_s, abs=0.01)
+    assert silent.due_s == pytest.approx(due_s, abs=0.01)
+    if end == "a step":
+        walk.a_step_is_done(commit_s=0.0, in_flight=0, seconds=0.1)
+        assert isinstance(walk.controller.state, Stopping)
+        return
+    for _ in range(30):
+        walk.progress += 1
+        walk.time_passes(looks=1, seconds=20.0)
+    assert len(walk.group) > 3
 
 
 def said(cluster):

@@ -19,6 +19,7 @@ from test_states_table import TABLE
 
 from planner.elastic.controller import ElasticController
 from planner.elastic.mistakes import GaveUp
+from planner.elastic.resize_choice import first_step_due_s
 from planner.elastic.states import Ending, Idle, Rules, Running, State, Stopping, Waiting, Warming
 from planner.elastic.step import step
 from planner.elastic.view import Act, View
@@ -295,6 +296,7 @@ class Walk(RuleBasedStateMachine):
             assert self.newcomers == "none"
             assert act.world_size >= 1
         waits = view.can_hold and isinstance(before, Warming) and before.group.num_steps and not before.group.is_fresh
+        waits = waits or (isinstance(before, Warming) and self.awaits_first_step)
         if isinstance(before, Warming) and view.newcomers == "ready" and not view.leaving and not waits:
             assert act.kind != "nothing", "newcomers that are ready are kept waiting"
         if isinstance(before, Stopping | Waiting) and view.nodes and view.all_parked and not view.leaving:
@@ -304,6 +306,12 @@ class Walk(RuleBasedStateMachine):
             assert act.kind in kinds, "nothing is started any more, but to make a step durable"
         if act.kind in {"resize", "warm"}:
             self.check_size(view, act)
+
+    @property
+    def awaits_first_step(self):
+        """Whether newcomers may let the group do its first step before it stops."""
+        state = self.controller.state
+        return isinstance(state, Warming) and not state.group.num_steps and self.now < first_step_due_s(state)
 
     def check_memory(self, before: State, view: View, act: Act):
         """A stop in memory needs keepers, and no step is left in memory at the end."""
