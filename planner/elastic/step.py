@@ -255,7 +255,7 @@ def _leave(state: Running | Warming, view: View, room: int, now_s: float) -> tup
     needed_s = leave_s(state.known, state.group, view, room)
     if view.leaves_in_s > needed_s + SPARE_S and (uses := _uses_notice(state, view, room, now_s)):
         return _train_on(state, view, uses, room, now_s)
-    if view.leaves_in_s - needed_s > COALESCE_S and _may_grow(notice, now_s):
+    if view.leaves_in_s - needed_s > COALESCE_S and _more_may_follow(notice, now_s):
         return state, Act()
     known = replace(state.known.with_room(view, now_s), told_once=None)
     state = replace(state, known=replace(known, history=known.history.after_forced(state.group.started_s, now_s)))
@@ -267,8 +267,8 @@ def _leave(state: Running | Warming, view: View, room: int, now_s: float) -> tup
     return _stop(state, now_s, *events, in_memory=in_memory, cut=cut is not None)
 
 
-def _may_grow(notice: GroupNotice, now_s: float) -> bool:
-    """Whether a second notice may soon follow."""
+def _more_may_follow(notice: GroupNotice, now_s: float) -> bool:
+    """Whether another notice may soon follow the last one."""
     return now_s - notice.last_s < COALESCE_S and now_s - notice.first_s < COALESCE_MOST_S
 
 
@@ -294,7 +294,7 @@ def _train_on(state: Running | Warming, view: View, uses: Event, room: int, now_
     if isinstance(state, Warming) and view.newcomers == "failed":
         return _call_off(state, state.known, NewcomerFailed())
     newcomers = _replacements(state, uses, room)
-    if newcomers is not None and _may_grow(state.group.notice, now_s):
+    if newcomers is not None and _more_may_follow(state.group.notice, now_s):
         return state, Act()
     told, act = _telling_once(state, uses, room)
     if newcomers is None or not act.events:
