@@ -39,7 +39,7 @@ def make(published, done):  # noqa: ARG001
 
     def make(controller, **others):
         group = SimpleNamespace(
-            warm=lambda count: done.append(("warm", count)),
+            warm=lambda count, leaving: done.append(("warm", count, leaving)),
             abandon_newcomers=lambda: done.append(("abandon",)),
             plan_change=lambda *change: done.append(("change", *change)),
         )
@@ -72,7 +72,7 @@ def test_newcomers_are_started_and_called_off(make, done):
     actuator = make(silent_controller())
     for act in (Act(kind="warm", world_size=2), Act(kind="abandon_newcomers"), Act()):
         actuator.do(act, workers_on("a"))
-    assert done == [("warm", 2), ("abandon",)]
+    assert done == [("warm", 2, {"b"}), ("abandon",)]
 
 
 @pytest.mark.parametrize(("planned", "kept"), [(True, 3), (False, 0)])
