@@ -3,13 +3,20 @@
 from collections.abc import Sequence
 from typing import NoReturn
 
-from planner.recipes.accelerate import file_text, is_accelerate, launch_notes, local_file, read_launch, with_counts
 from planner.recipes.config_reader import recipe_error, text_of
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.recipe import Rewrite
 from planner.recipes.rendering import guessed_precision
 from planner.recipes.source import RecipeSource
 from planner.recipes.system import BatchSplit, System
+from planner.recipes.trainer.accelerate import (
+    file_text,
+    is_accelerate,
+    launch_notes,
+    local_file,
+    read_launch,
+    with_counts,
+)
 
 
 def detect(found: RecipeSource) -> bool:

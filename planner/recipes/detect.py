@@ -8,11 +8,12 @@ from pathlib import Path
 from planner.errors import PlannerError, RecipeError
 from planner.files.known_files import SHELL_SUFFIXES, known_file
 from planner.files.messages import cut
-from planner.recipes import job_system, systems, trl_system, unsupported
+from planner.recipes import job_system, systems, unsupported
 from planner.recipes.command import KNOWN_COMMANDS
 from planner.recipes.config_reader import recipe_error, text_of
 from planner.recipes.source import RecipeSource
 from planner.recipes.system import System
+from planner.recipes.trl import system as trl_system
 from planner.recipes.unsupported import readable
 
 _MARKS = (

@@ -7,7 +7,6 @@
 import re
 from typing import Any
 
-from planner.recipes.accelerate import LaunchSettings
 from planner.recipes.drafting import (
     DATA_OF,
     RecipeOptions,
@@ -21,6 +20,7 @@ from planner.recipes.halos_job import SHARED, make_draft
 from planner.recipes.recipe import Recipe
 from planner.recipes.scalars import number
 from planner.recipes.split import nearest_multiple
+from planner.recipes.trainer.accelerate import LaunchSettings
 from planner.recipes.upstream_defaults import HALOS_DEFAULTS, HALOS_LEGACY_REASONS, HALOS_LOSSES, HALOS_REASONS
 
 _WHOSE = "HALOs' own configuration"

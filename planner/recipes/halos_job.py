@@ -3,7 +3,6 @@
 from typing import Any
 
 from planner.job.compute import FLASH
-from planner.recipes.accelerate import LaunchSettings
 from planner.recipes.drafting import (
     DATA_OF,
     RecipeOptions,
@@ -26,6 +25,7 @@ from planner.recipes.hydra_datasets import sources
 from planner.recipes.hydra_trackers import set_trackers
 from planner.recipes.recipe import Draft, Note
 from planner.recipes.scalars import number
+from planner.recipes.trainer.accelerate import LaunchSettings
 from planner.recipes.upstream_defaults import HALOS_DEFAULTS
 
 # HALOs' methods that are a planner objective of another name, with a setting.

@@ -11,7 +11,7 @@ from planner.recipes.hydra import files, options
 from planner.recipes.hydra.compose import Composed, Override, compose, parse_overrides
 from planner.recipes.scalars import Unresolved
 from planner.recipes.source import RecipeSource
-from planner.recipes.trl_keys import KNOWN
+from planner.recipes.trl.keys import KNOWN
 
 GROUPS = ("model", "loss")
 """Hydra's groups in both systems: `model=pythia69` chooses a file"""

@@ -7,7 +7,6 @@ from functools import partial
 from planner.base.disk import is_file
 from planner.files.messages import cut
 from planner.recipes import dpo, forks, halos
-from planner.recipes.accelerate import read_launch
 from planner.recipes.config_reader import text_of
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.entries import COMMAND_LINE, KeyReader
@@ -16,13 +15,14 @@ from planner.recipes.hydra.compose import Composed, compose, parse_overrides
 from planner.recipes.hydra.options import HydraOptions
 from planner.recipes.hydra.options import read as read_options
 from planner.recipes.hydra_detect import GROUPS, chosen, composed, detect, near_miss, resolved, without_choices
-from planner.recipes.launcher import launch_of
 from planner.recipes.recipe import Recipe
 from planner.recipes.render_hydra import render_dpo, render_halos, to_dpo, to_halos
 from planner.recipes.scalars import has_shell
 from planner.recipes.source import RecipeSource
 from planner.recipes.system import System
 from planner.recipes.trackers import variables_of
+from planner.recipes.trainer.accelerate import read_launch
+from planner.recipes.trainer.launcher import launch_of
 from planner.recipes.upstream_defaults import DPO_DEFAULTS, HALOS_DEFAULTS
 
 

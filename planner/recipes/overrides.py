@@ -6,7 +6,7 @@ from typing import Any
 
 from planner.recipes.entries import COMMAND_LINE, Entry
 from planner.recipes.scalars import scalar
-from planner.recipes.trl_keys import TEXTS, TRUE_BY_DEFAULT
+from planner.recipes.trl.keys import TEXTS, TRUE_BY_DEFAULT
 
 # The beginning of the next option, which is no value of the option before it.
 _NEXT = re.compile(r"--|\+*[A-Za-z_][\w.]*=")

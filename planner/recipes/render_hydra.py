@@ -8,7 +8,6 @@ from planner.recipes.dpo_batching import DpoFacts
 from planner.recipes.halos_batching import HalosFacts
 from planner.recipes.hydra_datasets import System, names_in
 from planner.recipes.recipe import Rewrite
-from planner.recipes.render_trackers import UNNAMED, experiment, trackers_to_hydra
 from planner.recipes.rendering import (
     DATA_SETS,
     Rendering,
@@ -26,6 +25,7 @@ from planner.recipes.rendering import (
 from planner.recipes.scalars import number
 from planner.recipes.split import nearest_multiple
 from planner.recipes.system import BatchSplit
+from planner.recipes.trl.render_trackers import UNNAMED, experiment, trackers_to_hydra
 
 _TORCH = {"rmsprop": "RMSprop", "adamw": "AdamW", "sgd": "SGD"}
 _EVAL = "that system evaluates a test split, so write n_eval_examples and eval_every, both in examples"

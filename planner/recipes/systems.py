@@ -5,9 +5,10 @@ from typing import Any
 
 from planner.base.plugins import Plugin, installed
 from planner.errors import PlannerError, UserError
-from planner.recipes import accelerate_system, deepspeed_system, hydra_systems, job_system, torchtitan, trl_system
+from planner.recipes import accelerate_system, deepspeed_system, hydra_systems, job_system, torchtitan
 from planner.recipes.recipe import Recipe, Rewrite
 from planner.recipes.system import System
+from planner.recipes.trl import system as trl_system
 from planner.recipes.unsupported import GROUP
 
 READ = (trl_system.SYSTEM, deepspeed_system.SYSTEM, accelerate_system.SYSTEM, hydra_systems.DPO, hydra_systems.HALOS)

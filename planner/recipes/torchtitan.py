@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from planner.job import AdamW
 from planner.recipes.recipe import Rewrite
-from planner.recipes.render_trackers import trackers_to_torchtitan
 from planner.recipes.rendering import Rendering, clip_of, leave_model, length_in_steps, warmup_steps
 from planner.recipes.scalars import number
 from planner.recipes.system import BatchSplit, System
+from planner.recipes.trl.render_trackers import trackers_to_torchtitan
 
 
 def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:

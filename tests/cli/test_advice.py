@@ -31,13 +31,13 @@ _SHOWN_BY = {
     ("recipes.dpo_batching", "--rows"): {"check"},  # traps are found for `check`
     ("recipes.halos_batching", "--rows"): {"check"},
     ("recipes.halos_batching", "--group-size"): {"check"},
-    ("recipes.trl_batching", "--rows"): {"check"},
+    ("recipes.trainer.batching", "--rows"): {"check"},
     ("recipes.rewrite", "--to"): {"convert"},  # `check` writes nothing
     ("recipes.systems", "--to"): {"convert"},
     # They stand in or beside a command `planner run` or `planner show`.
     ("runner.execute", "--verbose"): {"run"},
     ("runner.execute", "--traceback"): {"show"},
-    ("recipes.render_trl", "--seed"): {"simulate"},  # an option of TRL's, which planner's command has by chance
+    ("recipes.trl.render", "--seed"): {"simulate"},  # an option of TRL's, which planner's command has by chance
     ("runner.plan_rates", "--gpu"): {"plan"},  # simulate reads no prices
     ("report.run_table", "--traceback"): {"show"},
     **{("runner.run_job", option): {"run"} for option in ("--address", "--nodes", "--set", "--accept")},

@@ -139,7 +139,7 @@ def test_a_negation_in_a_file_is_refused(tmp_path):
 
 
 def test_options_that_may_be_negated_are_known():
-    from planner.recipes.trl_keys import KNOWN, TRUE_BY_DEFAULT
+    from planner.recipes.trl.keys import KNOWN, TRUE_BY_DEFAULT
 
     assert TRUE_BY_DEFAULT <= KNOWN
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from planner.recipes.peft_targets import _TARGETS
-from planner.recipes.trl_keys import KNOWN, TRUE_BY_DEFAULT
-from planner.recipes.trl_trackers import _DEFAULT_PROJECT, _SETTERS
+from planner.recipes.trainer.peft_targets import _TARGETS
+from planner.recipes.trainer.trackers import _DEFAULT_PROJECT, _SETTERS
+from planner.recipes.trl.keys import KNOWN, TRUE_BY_DEFAULT
 
 
 def _tree(package, file):

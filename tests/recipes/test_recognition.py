@@ -6,7 +6,7 @@ import recipes
 from planner.errors import RecipeError
 from planner.recipes import RecipeOptions, read_recipe
 from planner.recipes.hydra_signatures import is_dpo_repository, is_halos
-from planner.recipes.trl_keys import KNOWN
+from planner.recipes.trl.keys import KNOWN
 from planner.recipes.unsupported import UNSUPPORTED, by_keys
 from planner.recipes.upstream_defaults import DPO_DEFAULTS, HALOS_DEFAULTS
 

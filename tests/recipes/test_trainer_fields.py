@@ -15,9 +15,9 @@ from accelerate.utils import FullyShardedDataParallelPlugin, GradientAccumulatio
 from transformers import HfArgumentParser, TrainingArguments
 from transformers.trainer_pt_utils import AcceleratorConfig
 
-from planner.recipes import trainer_fields
-from planner.recipes.trainer_fields import CAN, CANNOT, effect_of, names
-from planner.recipes.trl_keys import ALONE
+from planner.recipes.trainer import fields as trainer_fields
+from planner.recipes.trainer.fields import CAN, CANNOT, effect_of, names
+from planner.recipes.trl.keys import ALONE
 
 _PACKAGE = Path(accelerate.__file__).parent
 _VARIABLE = re.compile(

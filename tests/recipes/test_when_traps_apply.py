@@ -214,6 +214,6 @@ def test_a_trap_is_listed_where_it_applies_and_nowhere_else(name, tmp_path, monk
 
 def test_every_trap_has_both_cases():
     """A new trap needs a recipe that has it and one that does not."""
-    source = "".join(file.read_text() for file in sorted((ROOT / "planner/recipes").glob("*.py")))
+    source = "".join(file.read_text() for file in sorted((ROOT / "planner/recipes").rglob("*.py")))
     assert set(re.findall(r'Trap\(\s*name="([^"]+)"', source)) == set(CASES)
     assert all({applies for *_, applies in cases} == {True, False} for cases in CASES.values())

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from planner.files.messages import show
-from planner.recipes import handbook_v03
 from planner.recipes.entries import KeyReader
 from planner.recipes.row_sources import DatasetSource
+from planner.recipes.trl import handbook_v03
 
 _MIXTURE = "dataset_mixture"
 _FIRST_ROWS = "the script takes the first rows of a set, planner chooses as many by data.seed"

@@ -9,11 +9,11 @@ from typing import Any
 from planner.base.disk import is_file
 from planner.errors import RecipeError
 from planner.files.messages import cut, show
-from planner.recipes.accelerate import DeepSpeedSizes, LaunchSettings, sizes_in
 from planner.recipes.config_reader import beside, mapping_of, text_of
 from planner.recipes.entries import Entry, KeyReader, flat
 from planner.recipes.scalars import Unresolved
-from planner.recipes.trainer_fields import CLOSED, effect_of, names, section_of
+from planner.recipes.trainer.accelerate import DeepSpeedSizes, LaunchSettings, sizes_in
+from planner.recipes.trainer.fields import CLOSED, effect_of, names, section_of
 
 # Fields of TrainingArguments and TRL's configurations whose text is a JSON object.
 _OBJECTS = ("accelerator_config", "fsdp_config", "deepspeed", "model_init_kwargs")

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from pathlib import PurePath
 
-from planner.recipes import handbook_v03
 from planner.recipes.entries import Entry
-from planner.recipes.trl_keys import METHODS
+from planner.recipes.trl import handbook_v03
+from planner.recipes.trl.keys import METHODS
 
 # Keys that name a method. A method's first key in this order counts.
 _TELLS = {

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 from planner.base.disk import is_file
 from planner.files.messages import cut
-from planner.recipes import accelerate
-from planner.recipes.accelerate import DeepSpeedSizes, LaunchSettings
 from planner.recipes.command import Command
 from planner.recipes.config_reader import beside
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.entries import KeyReader
 from planner.recipes.scalars import has_shell, scalar
-from planner.recipes.trainer_fields import CAN
-from planner.recipes.trl_keys import METHODS, TRUE_TEXTS
+from planner.recipes.trainer import accelerate
+from planner.recipes.trainer.accelerate import DeepSpeedSizes, LaunchSettings
+from planner.recipes.trainer.fields import CAN
+from planner.recipes.trl.keys import METHODS, TRUE_TEXTS
 
 _MAX_DIGITS = 12
 _WORLD = "WORLD_SIZE"

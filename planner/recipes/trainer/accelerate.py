@@ -11,7 +11,7 @@ from planner.files.messages import cut, show
 from planner.recipes.config_reader import RepeatedKey, beside, mapping_of, recipe_error, text_of
 from planner.recipes.entries import Entry, KeyReader, flat
 from planner.recipes.recipe import Recipe
-from planner.recipes.trainer_fields import CAN
+from planner.recipes.trainer.fields import CAN
 
 _STEPS = "gradient_accumulation_steps"
 _CLIP = "deepspeed_config.gradient_clipping"

@@ -6,23 +6,24 @@ from dataclasses import replace
 
 from planner.errors import RecipeError
 from planner.files.messages import cut
-from planner.recipes import trl, trl_unknown
-from planner.recipes.accelerate import LaunchSettings, read_launch
 from planner.recipes.command import HYDRA_SCRIPTS, Command, other_of_trl
 from planner.recipes.config_reader import RepeatedKey, beside, mapping_of, recipe_error, text_of
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.entries import Entry, KeyReader, flat
-from planner.recipes.launcher import is_alone, is_launched, launch_of, never_shards
 from planner.recipes.overrides import overrides
 from planner.recipes.recipe import Recipe
-from planner.recipes.render_trl import render, to_trl
 from planner.recipes.scalars import has_shell, shell_names
 from planner.recipes.source import YAML, RecipeSource
 from planner.recipes.system import System
 from planner.recipes.trackers import variables_of
-from planner.recipes.trl_batching import TrlFacts
-from planner.recipes.trl_keys import ALONE
-from planner.recipes.trl_sizes import SPLITS
+from planner.recipes.trainer.accelerate import LaunchSettings, read_launch
+from planner.recipes.trainer.batching import TrlFacts
+from planner.recipes.trainer.launcher import is_alone, is_launched, launch_of, never_shards
+from planner.recipes.trainer.sizes import SPLITS
+from planner.recipes.trl import read as trl
+from planner.recipes.trl import unknown as trl_unknown
+from planner.recipes.trl.keys import ALONE
+from planner.recipes.trl.render import render, to_trl
 
 # Together with `model_name_or_path`, one of these marks a TRL recipe that leaves the batch to TRL's defaults.
 _BESIDE_A_MODEL = ("gradient_accumulation_steps", "dataset_name", "dataset_mixture", "dataset_mixer")

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from planner.recipes.accelerate import DeepSpeedSizes
 from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Trap
 from planner.recipes.split import repeats_of_even_batches
-from planner.recipes.trl_traps import by_length, data_parallel, not_read, padding_free, resumes, version_of
+from planner.recipes.trainer.accelerate import DeepSpeedSizes
+from planner.recipes.trainer.traps import by_length, data_parallel, not_read, padding_free, resumes, version_of
 
 # Losses whose value depends on the split of a batch, and how.
 _VARIES = {

@@ -1,13 +1,13 @@
 """Reads the settings of a TRL recipe on which its verdicts depend."""
 
-from planner.recipes import handbook_v03
-from planner.recipes.accelerate import LaunchSettings
 from planner.recipes.entries import KeyReader
 from planner.recipes.scalars import number
-from planner.recipes.trl_batching import TrlFacts
-from planner.recipes.trl_keys import OLDER_TRL
-from planner.recipes.trl_padding import cuts_padding_free, groups_by_length
-from planner.recipes.trl_sizes import BatchSizes
+from planner.recipes.trainer.accelerate import LaunchSettings
+from planner.recipes.trainer.batching import TrlFacts
+from planner.recipes.trainer.sizes import BatchSizes
+from planner.recipes.trl import handbook_v03
+from planner.recipes.trl.keys import OLDER_TRL
+from planner.recipes.trl.padding import cuts_padding_free, groups_by_length
 
 # Keys that newer versions no longer take.
 _REMOVED = ("torch_dtype", "warmup_ratio", "max_seq_length", "max_prompt_length", "overwrite_output_dir", *OLDER_TRL)

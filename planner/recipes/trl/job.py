@@ -5,20 +5,20 @@ from pathlib import PurePath
 from typing import Any
 
 from planner.job.compute import FLASH
-from planner.recipes.accelerate import LaunchSettings
 from planner.recipes.drafting import RecipeOptions, carry, job_name, order_sections, set_batch, set_workers, whole_if
 from planner.recipes.entries import KeyReader
-from planner.recipes.peft_targets import default_targets
 from planner.recipes.recipe import Draft, Note, product
 from planner.recipes.scalars import number
-from planner.recipes.trl_batching import TrlFacts
-from planner.recipes.trl_data import set_data_of
-from planner.recipes.trl_datasets import named_sets
-from planner.recipes.trl_keys import VERSIONS
-from planner.recipes.trl_loss import note_loss, set_objective
-from planner.recipes.trl_padding import set_padding
-from planner.recipes.trl_trackers import set_trackers
-from planner.recipes.trl_train import set_eval, set_optimizer, set_precision, set_schedule
+from planner.recipes.trainer.accelerate import LaunchSettings
+from planner.recipes.trainer.batching import TrlFacts
+from planner.recipes.trainer.peft_targets import default_targets
+from planner.recipes.trainer.trackers import set_trackers
+from planner.recipes.trainer.train import set_eval, set_optimizer, set_precision, set_schedule
+from planner.recipes.trl.data import set_data_of
+from planner.recipes.trl.datasets import named_sets
+from planner.recipes.trl.keys import VERSIONS
+from planner.recipes.trl.loss import note_loss, set_objective
+from planner.recipes.trl.padding import set_padding
 
 
 def fill(

@@ -5,7 +5,7 @@ from planner.recipes.drafting import carry, plain
 from planner.recipes.drafting_data import set_data
 from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Draft, Note
-from planner.recipes.trl_datasets import NamedSets
+from planner.recipes.trl.datasets import NamedSets
 
 
 def set_data_of(draft: Draft, keys: KeyReader, method: str, named: NamedSets) -> None:

@@ -6,7 +6,7 @@ from planner.recipes.drafting import DATA_OF
 from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Draft
 from planner.recipes.scalars import number
-from planner.recipes.trl_batching import TrlFacts
+from planner.recipes.trainer.batching import TrlFacts
 
 # Keys that change the loss of any method, and the values with which they do not.
 _CHANGING: dict[str, tuple[Any, ...]] = {

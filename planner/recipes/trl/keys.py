@@ -1,6 +1,6 @@
 """The keys that TRL's scripts take (TRL 0.19 to 1.16, transformers 4.53 to 5.23). TRL refuses any other key."""
 
-from planner.recipes.trainer_fields import names
+from planner.recipes.trainer.fields import names
 
 METHODS = ("sft", "dpo", "orpo", "kto", "grpo")
 """the methods of TRL's scripts that planner reads"""

@@ -10,7 +10,7 @@ from typing import Any
 from planner.files.messages import show
 from planner.recipes.entries import Entry, KeyReader
 from planner.recipes.row_sources import DatasetSource
-from planner.recipes.trl_keys import OLDER_HANDBOOK
+from planner.recipes.trl.keys import OLDER_HANDBOOK
 
 MIXER = "dataset_mixer"
 CPT = "cpt"

@@ -3,16 +3,16 @@
 from typing import Any
 
 from planner.files.messages import cut
-from planner.recipes.accelerate import LaunchSettings
 from planner.recipes.drafting import carry
 from planner.recipes.drafting_data import set_test_rows
 from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Draft
 from planner.recipes.scalars import number
-from planner.recipes.trl_batching import TrlFacts
-from planner.recipes.trl_data import kind_of
-from planner.recipes.trl_datasets import NamedSets
-from planner.recipes.trl_keys import VERSIONS
+from planner.recipes.trainer.accelerate import LaunchSettings
+from planner.recipes.trainer.batching import TrlFacts
+from planner.recipes.trl.data import kind_of
+from planner.recipes.trl.datasets import NamedSets
+from planner.recipes.trl.keys import VERSIONS
 
 # TRL's default learning rates.
 _RATES = {"sft": 2e-5, "dpo": 1e-6, "orpo": 1e-6, "kto": 1e-6, "grpo": 1e-6}

@@ -8,10 +8,12 @@ from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 
 from planner.files.messages import cut
-from planner.recipes import handbook_v03, trainer_fields, unsupported
+from planner.recipes import unsupported
 from planner.recipes.config_reader import recipe_error
 from planner.recipes.entries import KeyReader
-from planner.recipes.trl_keys import KNOWN, TRUE_BY_DEFAULT
+from planner.recipes.trainer import fields as trainer_fields
+from planner.recipes.trl import handbook_v03
+from planner.recipes.trl.keys import KNOWN, TRUE_BY_DEFAULT
 
 ENVIRONMENT = "env"
 """the section of TRL's configuration files (TrlParser) with environment variables"""

@@ -6,8 +6,6 @@ so planner needs the GPU count. `trl_runs` has what TRL does with a recipe.
 
 from dataclasses import replace
 
-from planner.recipes import handbook_v03
-from planner.recipes.accelerate import LaunchSettings
 from planner.recipes.drafting import (
     DATA_OF,
     RecipeOptions,
@@ -17,16 +15,18 @@ from planner.recipes.drafting import (
 from planner.recipes.entries import COMMAND_LINE, KeyReader
 from planner.recipes.recipe import Draft, Note, Recipe
 from planner.recipes.scalars import Unresolved, has_shell, number
-from planner.recipes.trl_batching import TrlFacts
-from planner.recipes.trl_facts import facts_of
-from planner.recipes.trl_job import fill
-from planner.recipes.trl_keys import FALSE_TEXTS, METHODS, NO_SETTING, TRUE_TEXTS, TRUTHS
-from planner.recipes.trl_loss import changing
-from planner.recipes.trl_method import is_pretraining, method_of
-from planner.recipes.trl_padding import padding_reasons
-from planner.recipes.trl_sizes import expand, sizes_of
-from planner.recipes.trl_trackers import EVERY_STEP
-from planner.recipes.trl_unknown import ENVIRONMENT, refuse_unknown
+from planner.recipes.trainer.accelerate import LaunchSettings
+from planner.recipes.trainer.batching import TrlFacts
+from planner.recipes.trainer.facts import facts_of
+from planner.recipes.trainer.sizes import expand, sizes_of
+from planner.recipes.trainer.trackers import EVERY_STEP
+from planner.recipes.trl import handbook_v03
+from planner.recipes.trl.job import fill
+from planner.recipes.trl.keys import FALSE_TEXTS, METHODS, NO_SETTING, TRUE_TEXTS, TRUTHS
+from planner.recipes.trl.loss import changing
+from planner.recipes.trl.method import is_pretraining, method_of
+from planner.recipes.trl.padding import padding_reasons
+from planner.recipes.trl.unknown import ENVIRONMENT, refuse_unknown
 
 # The values of loss_type that mean the method's own loss.
 _PLAIN_LOSSES = {

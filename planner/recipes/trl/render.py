@@ -6,11 +6,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from planner.job import AdamW, ChatData, HfModel
-from planner.recipes.accelerate import launch_notes, local_file, read_launch
-from planner.recipes.launcher import ONE_PROCESS, SHIPPED_BY_TRL
 from planner.recipes.recipe import Recipe, Rewrite, ToDo
-from planner.recipes.render_trackers import trackers_to_trl
-from planner.recipes.render_trl_data import LISTED, data_to_trl
 from planner.recipes.rendering import (
     Rendering,
     attention_of,
@@ -27,8 +23,12 @@ from planner.recipes.rendering import (
 )
 from planner.recipes.scalars import number
 from planner.recipes.system import BatchSplit
-from planner.recipes.trl_batching import TrlFacts
-from planner.recipes.trl_keys import METHODS
+from planner.recipes.trainer.accelerate import launch_notes, local_file, read_launch
+from planner.recipes.trainer.batching import TrlFacts
+from planner.recipes.trainer.launcher import ONE_PROCESS, SHIPPED_BY_TRL
+from planner.recipes.trl.keys import METHODS
+from planner.recipes.trl.render_data import LISTED, data_to_trl
+from planner.recipes.trl.render_trackers import trackers_to_trl
 
 # The accelerate file in the commands of the alignment-handbook.
 _SHIPPED_FILE = "recipes/accelerate_configs/zero3.yaml"

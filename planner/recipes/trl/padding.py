@@ -6,7 +6,7 @@ from planner.plan.factory import MAX_TOKENS
 from planner.recipes.drafting import note_padding
 from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Draft
-from planner.recipes.trl_keys import NO_SETTING
+from planner.recipes.trl.keys import NO_SETTING
 
 _PADS = "TRL pads each micro-batch to its longest row, and so does planner"
 _GROUPED = (
