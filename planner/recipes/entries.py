@@ -6,6 +6,7 @@ from typing import Any
 
 from planner.files.messages import cut, show
 from planner.recipes.config_reader import recipe_error
+from planner.recipes.rule import NO_RULES, Rules
 from planner.recipes.scalars import Unresolved, env_names
 
 MOST = 2**40
@@ -48,6 +49,12 @@ class KeyReader:
     mistakes: list[str] = field(default_factory=list)
     is_for_job: bool = True
     """whether to make a job. If not, the recipe needs only what concerns batches"""
+    rules: Rules = NO_RULES
+    """the rows of the recipe's system"""
+    versions: str = "in its system"
+    """where a default is from, such as `in TRL 0.19 to 1.16`"""
+    method: str = ""
+    """what the recipe trains, on which defaults may depend. Empty while it is unknown"""
     fix: str = "{}=VALUE"
     """how the user writes a value behind the recipe. `{}` stands for the key"""
     _read: set[str] = field(default_factory=set)
@@ -67,6 +74,23 @@ class KeyReader:
         if entry is None or entry.value is None or isinstance(entry.value, Unresolved):
             return default
         return entry.value
+
+    def read(self, key: str) -> Any:
+        """The value of `key` as its row says, or the row's default."""
+        row = self.rules[key]
+        default = row.default_of(self.method)
+        match row.value:
+            case "whole":
+                return self.whole(key, default, least=row.least)
+            case "number":
+                return self.number(key, default)
+            case "norm":
+                return self.norm(key, default)
+            case "truth":
+                return self.flag(key, default=bool(default))
+            case "text":
+                return self.text(key, default)
+        return self.value(key, default)
 
     def whole(self, key: str, default: int | None = None, *, least: int = 1) -> int:
         """The whole number at `key`, from `least` to 2**40. It is required if there is no default."""

@@ -6,12 +6,13 @@ from typing import Any
 
 from planner.recipes.entries import COMMAND_LINE, Entry
 from planner.recipes.scalars import scalar
-from planner.recipes.trl.keys import TEXTS, TRUE_BY_DEFAULT
+from planner.recipes.trl.keys import RULES, TRUE_BY_DEFAULT
 
 # The beginning of the next option, which is no value of the option before it.
 _NEXT = re.compile(r"--|\+*[A-Za-z_][\w.]*=")
 # Options whose value looks like an override: `rank=64, scale=0.1`.
 _OF_PAIRS = ("optim_args",)
+_WORDS = frozenset(RULES.of(value="words"))
 
 
 def overrides(arguments: Sequence[str], keys_of: dict[str, Entry], where: str = COMMAND_LINE) -> list[str]:
@@ -39,7 +40,7 @@ def overrides(arguments: Sequence[str], keys_of: dict[str, Entry], where: str = 
         while not sign and index < len(arguments) and not _NEXT.match(arguments[index]):
             values.append(arguments[index])
             index += 1
-        read: list[Any] = list(values) if key in TEXTS else [scalar(each) for each in values]
+        read: list[Any] = list(values) if key in _WORDS else [scalar(each) for each in values]
         if not read and name.startswith("--no") and (positive := key.removeprefix("no_")) in TRUE_BY_DEFAULT:
             key, read = positive, [False]
         # An option replaces a whole section of the file.

@@ -19,6 +19,9 @@ _LITERALS = {"null": None, "none": None, "~": None, "true": True, "false": False
 # More than a recipe needs, and far below the 4300 digits at which Python's int() fails.
 _MAX_DIGITS = 40
 
+TRUE_TEXTS, FALSE_TEXTS = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
+"""texts that transformers' HfArgumentParser reads as booleans, in lower or upper case"""
+
 
 @dataclass(frozen=True)
 class Unresolved:

@@ -37,7 +37,6 @@ _SHOWN_BY = {
     # They stand in or beside a command `planner run` or `planner show`.
     ("runner.execute", "--verbose"): {"run"},
     ("runner.execute", "--traceback"): {"show"},
-    ("recipes.trl.render", "--seed"): {"simulate"},  # an option of TRL's, which planner's command has by chance
     ("runner.plan_rates", "--gpu"): {"plan"},  # simulate reads no prices
     ("report.run_table", "--traceback"): {"show"},
     **{("runner.run_job", option): {"run"} for option in ("--address", "--nodes", "--set", "--accept")},

@@ -11,7 +11,7 @@ from planner.files.messages import cut, show
 from planner.recipes.config_reader import RepeatedKey, beside, mapping_of, recipe_error, text_of
 from planner.recipes.entries import Entry, KeyReader, flat
 from planner.recipes.recipe import Recipe
-from planner.recipes.trainer.fields import CAN
+from planner.recipes.trainer.keys import DEEPSPEED
 
 _STEPS = "gradient_accumulation_steps"
 _CLIP = "deepspeed_config.gradient_clipping"
@@ -205,10 +205,10 @@ def deepspeed_entries(file: str) -> dict[str, Entry]:
         RecipeError: the file cannot be read, or DeepSpeed would choose other batch sizes.
     """
     entries = flat(mapping_of(text_of(file), file), file)
-    for name, effect in CAN["DeepSpeed"].items():
-        value = entries[name].value if name in entries else None
-        if effect.planner == "refuses" and value not in effect.plain:
-            raise recipe_error(file, f"{name}: found {show(value)}. {effect.how}")
+    for row in DEEPSPEED:
+        value = entries[row.name].value if row.name in entries else None
+        if row.effect and row.effect.planner == "refuses" and value not in row.effect.plain:
+            raise recipe_error(file, f"{row.name}: found {show(value)}. {row.effect.how}")
     return {f"deepspeed_config.{name}": entry for name, entry in entries.items()}
 
 

@@ -6,11 +6,8 @@ from planner.recipes.trainer.accelerate import LaunchSettings
 from planner.recipes.trainer.batching import TrlFacts
 from planner.recipes.trainer.sizes import BatchSizes
 from planner.recipes.trl import handbook_v03
-from planner.recipes.trl.keys import OLDER_TRL
+from planner.recipes.trl.keys import RULES
 from planner.recipes.trl.padding import cuts_padding_free, groups_by_length
-
-# Keys that newer versions no longer take.
-_REMOVED = ("torch_dtype", "warmup_ratio", "max_seq_length", "max_prompt_length", "overwrite_output_dir", *OLDER_TRL)
 
 
 def facts_of(
@@ -64,7 +61,7 @@ def facts_of(
         warmup_key=warmup_key,
         warmup_written=number(keys.number(warmup_key, 0.0)),
         eval_every=_eval_every(keys, strategy) if evaluates else "",
-        old_keys=tuple(key for key in _REMOVED if keys.has(key)),
+        old_keys=tuple(key for key in RULES.of(is_old=True) if keys.has(key)),
         packs=unit == "packed row",
         cuts_padding_free=unit == "example" and cuts_padding_free(keys),
         # The other methods have samplers of their own, or rows without a length.

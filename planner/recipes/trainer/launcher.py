@@ -10,11 +10,12 @@ from planner.recipes.command import Command
 from planner.recipes.config_reader import beside
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.entries import KeyReader
-from planner.recipes.scalars import has_shell, scalar
+from planner.recipes.rule import Rules
+from planner.recipes.scalars import TRUE_TEXTS, has_shell, scalar
 from planner.recipes.trainer import accelerate
 from planner.recipes.trainer.accelerate import DeepSpeedSizes, LaunchSettings
-from planner.recipes.trainer.fields import CAN
-from planner.recipes.trl.keys import METHODS, TRUE_TEXTS
+from planner.recipes.trainer.launch_keys import ACCELERATE_LAUNCH, VARIABLES
+from planner.recipes.trl.keys import METHODS
 
 _MAX_DIGITS = 12
 _WORLD = "WORLD_SIZE"
@@ -41,9 +42,9 @@ def launch_of(command: Command, options: RecipeOptions, keys: KeyReader, source:
     Mistakes are added to `keys`. `source` is the recipe, beside which the launcher's file may be.
     """
     launcher = {name.lstrip("-").replace("-", "_"): its for name, its in command.launcher.items() if name[:2] == "--"}
-    _refuse(keys, "accelerate launch", launcher)
+    _refuse(keys, ACCELERATE_LAUNCH, launcher)
     environment = {**command.environment, **options.env}
-    _refuse(keys, "variables", environment)
+    _refuse(keys, VARIABLES, environment)
     said, whose = _count(launcher, command)
     launch = _of_options(_of_file(command, launcher, options, source), launcher, environment, keys, source)
     if not said or (has_shell(said) and options.gpus):
@@ -77,14 +78,17 @@ def never_shards(command: Command) -> bool:
     return is_plain and not any(_OF_ACCELERATE.search(word) for word in command.launched)
 
 
-def _refuse(keys: KeyReader, section: str, found: Mapping[str, str]) -> None:
+def _refuse(keys: KeyReader, rules: Rules, found: Mapping[str, str]) -> None:
     """Notes options or variables with which the batch is unknown."""
-    for name, effect in CAN[section].items():
+    for row in rules:
+        name, effect = row.name, row.effect
+        if effect is None:
+            continue
         value = scalar(found[name]) if name in found else None
-        if section == "variables" and effect.planner == "reads" and name != _WORLD and has_shell(str(value)):
+        if rules is VARIABLES and effect.planner == "reads" and name != _WORLD and has_shell(str(value)):
             keys.missing(name, str(value), f"{name}: found {cut(str(value))}. Write its value")
         if effect.planner == "refuses" and str(value).lower() not in {str(each).lower() for each in effect.plain}:
-            shown = f"--{name}" if section == "accelerate launch" else name
+            shown = f"--{name}" if rules is ACCELERATE_LAUNCH else name
             keys.wrong(f"{shown}: found {cut(found[name]) or 'it'}. {effect.how}")
 
 

@@ -13,7 +13,8 @@ from planner.recipes.config_reader import beside, mapping_of, text_of
 from planner.recipes.entries import Entry, KeyReader, flat
 from planner.recipes.scalars import Unresolved
 from planner.recipes.trainer.accelerate import DeepSpeedSizes, LaunchSettings, sizes_in
-from planner.recipes.trainer.fields import CLOSED, effect_of, names, section_of
+from planner.recipes.trainer.keys import CLOSED, SECTIONS, effect_of, section_of
+from planner.recipes.trl.keys import RULES
 
 # Fields of TrainingArguments and TRL's configurations whose text is a JSON object.
 _OBJECTS = ("accelerator_config", "fsdp_config", "deepspeed", "model_init_kwargs")
@@ -142,23 +143,21 @@ def _converted_value(value: Any) -> Any:
 def _refuse_by_table(keys: KeyReader) -> None:
     """Refuses what makes the batch unknown, and names that transformers refuses."""
     for key, entry in keys.entries.items():
-        effect = effect_of(key)
-        if effect and effect.planner == "refuses" and not _is_plain(entry.value, effect.plain):
+        effect = effect_of(key, RULES)
+        if effect and effect.planner == "refuses" and not effect.takes(entry.value):
             keys.refuse(key, effect.how)
-        section, name = section_of(key)
+        prefix, name = section_of(key)
         name = name.partition(".")[0]
-        if section in CLOSED and name not in names(section):
-            keys.wrong(f"{key}: transformers' {section} does not know {cut(name)} and refuses the recipe. Remove it")
+        if prefix in CLOSED and name not in SECTIONS[prefix].names:
+            keys.wrong(
+                f"{key}: transformers' {CLOSED[prefix]} does not know {cut(name)} and refuses the recipe. Remove it"
+            )
     value = keys.value("parallelism_config")
     if any(key.startswith("parallelism_config.") for key in keys.entries) or isinstance(value, dict):
         keys.wrong(
             "parallelism_config: transformers takes it from Python alone, not from a recipe. Remove it, and write its "
             "sizes in the accelerate file"
         )
-
-
-def _is_plain(value: Any, plain: tuple[Any, ...]) -> bool:
-    return any(value is each or (type(value) is type(each) and value == each) for each in plain)
 
 
 def _size(keys: KeyReader, key: str, default: int) -> int:

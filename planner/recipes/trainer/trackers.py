@@ -14,7 +14,6 @@ from planner.recipes.recipe import Draft
 from planner.recipes.scalars import Unresolved
 from planner.recipes.trackers import GROUP, NO_SUCH_TRACKER, TrackerDraft, kind_of, take_wandb_mode, wandb_is_disabled
 
-EVERY_STEP = "planner records and tracks every step"
 # Keys that belong to one tracker. Where `report_to` does not name the trackers, they do.
 _KEYS = {
     "wandb_project": "wandb",

@@ -5,6 +5,7 @@ from typing import Any
 from planner.files.messages import cut
 from planner.recipes.drafting import carry
 from planner.recipes.drafting_data import set_test_rows
+from planner.recipes.engine import carried, carried_if_set
 from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Draft
 from planner.recipes.scalars import number
@@ -12,10 +13,7 @@ from planner.recipes.trainer.accelerate import LaunchSettings
 from planner.recipes.trainer.batching import TrlFacts
 from planner.recipes.trl.data import kind_of
 from planner.recipes.trl.datasets import NamedSets
-from planner.recipes.trl.keys import VERSIONS
 
-# TRL's default learning rates.
-_RATES = {"sft": 2e-5, "dpo": 1e-6, "orpo": 1e-6, "kto": 1e-6, "grpo": 1e-6}
 _SCHEDULES = {
     "linear": "linear",
     "cosine": "cosine",
@@ -25,18 +23,16 @@ _SCHEDULES = {
 }
 
 
-def set_optimizer(draft: Draft, keys: KeyReader, method: str, *, is_own: bool) -> None:
+def set_optimizer(draft: Draft, keys: KeyReader, *, is_own: bool) -> None:
     """Sets `train.optimizer`. For the user's own loop (`is_own`) it may be any optimizer."""
     _set_kind(draft, keys, is_own=is_own)
     if keys.value("adafactor") is True:
         keys.refuse_in_job(
             "adafactor", "planner has no Adafactor: remove it only if AdamW, which trains differently, will do"
         )
-    carry(
-        draft, keys, "learning_rate", "train.optimizer.lr", keys.number("learning_rate", _RATES[method]), whose=VERSIONS
-    )
+    carried(draft, keys, "learning_rate")
     if keys.has("weight_decay"):
-        carry(draft, keys, "weight_decay", "train.optimizer.weight_decay", keys.number("weight_decay"))
+        carried(draft, keys, "weight_decay")
         if keys.number("weight_decay"):
             draft.ask("train.optimizer.weight_decay: in TRL biases and norms do not decay, in planner all weights do")
     _set_adam(draft, keys)
@@ -50,18 +46,17 @@ def _set_adam(draft: Draft, keys: KeyReader) -> None:
                 draft.drop(key, "only Adam takes it")
         return
     if keys.has("adam_beta1") or keys.has("adam_beta2"):
-        betas = [keys.number("adam_beta1", 0.9), keys.number("adam_beta2", 0.999)]
+        betas = [keys.read("adam_beta1"), keys.read("adam_beta2")]
         draft.derive("train.optimizer.betas", betas, f"train.optimizer.betas {betas}: adam_beta1, adam_beta2")
-    if keys.has("adam_epsilon"):
-        carry(draft, keys, "adam_epsilon", "train.optimizer.eps", keys.number("adam_epsilon"))
+    carried_if_set(draft, keys, "adam_epsilon")
 
 
 def _set_kind(draft: Draft, keys: KeyReader, *, is_own: bool) -> None:
-    name = str(keys.value("optim", "adamw_torch"))
+    name = str(keys.read("optim"))
     if name in {"sgd", "rmsprop"}:
         carry(draft, keys, "optim", "train.optimizer.kind", name)
     elif name.startswith(("adamw", "paged_adamw")):
-        carry(draft, keys, "optim", "train.optimizer.kind", "adamw", whose=VERSIONS)
+        carry(draft, keys, "optim", "train.optimizer.kind", "adamw", whose=keys.versions)
         if "bit" in name or "paged" in name or "anyprecision" in name:
             draft.drop("optim", f"{name} keeps its state in fewer bits or on the CPU, planner in fp32 shards")
     elif is_own:
@@ -79,7 +74,7 @@ def _set_kind(draft: Draft, keys: KeyReader, *, is_own: bool) -> None:
 
 def set_schedule(draft: Draft, keys: KeyReader, facts: TrlFacts, *, is_own: bool) -> None:
     """Sets `train.schedule`. For the user's own loop (`is_own`) it may be any schedule."""
-    name = str(keys.value("lr_scheduler_type", "linear"))
+    name = str(keys.read("lr_scheduler_type"))
     if name not in _SCHEDULES and not is_own:
         keys.refuse_in_job(
             "lr_scheduler_type",
@@ -137,7 +132,7 @@ def set_eval(draft: Draft, keys: KeyReader, facts: TrlFacts, named: NamedSets) -
         return
     told = "eval_strategy, eval_steps"
     if facts.eval_every != "1 epoch" and not keys.has("eval_steps"):
-        told = "logging_steps" if keys.has("logging_steps") else "logging_steps, 10 by default in TRL 0.19 to 1.16"
+        told = "logging_steps" if keys.has("logging_steps") else f"logging_steps, 10 by default {keys.versions}"
         told += ", because eval_steps is not set"
     draft.derive("eval.every", facts.eval_every, f"eval.every {facts.eval_every}: {told}")
 

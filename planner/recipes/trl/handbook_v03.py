@@ -24,15 +24,6 @@ _WHOSE = "the handbook's own scripts up to v0.3"
 # Each shipped recipe of DPO or ORPO has one of the first keys, and none of SFT has. Forks for GRPO have the others.
 _OF_PAIRS = ("beta", "loss_type", "max_length", "max_prompt_length")
 _OF_GROUPS = ("system_prompt", "use_vllm", "reward_funcs", "max_completion_length")
-REASONS = {
-    "use_flash_attention_2": "attn_implementation replaces it",
-    "preprocessing_num_workers": "planner reads the data once",
-    "text_column": "only continued pretraining reads it",
-    "truncation_side": "data.cut_prompt sets it",
-    "auto_insert_empty_system_msg": "the model's chat template decides what comes before the first turn",
-    "base_model_revision": "it is the model under an adapter, for which planner has only model.revision",
-    "model_code_revision": "planner runs no code of a model's repository",
-}
 
 
 def is_older(names: Iterable[str]) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 from planner.job.compute import FLASH
 from planner.recipes.drafting import RecipeOptions, carry, job_name, order_sections, set_batch, set_workers, whole_if
+from planner.recipes.engine import carried, carried_if_set
 from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Draft, Note, product
 from planner.recipes.scalars import number
@@ -16,7 +17,6 @@ from planner.recipes.trainer.trackers import set_trackers
 from planner.recipes.trainer.train import set_eval, set_optimizer, set_precision, set_schedule
 from planner.recipes.trl.data import set_data_of
 from planner.recipes.trl.datasets import named_sets
-from planner.recipes.trl.keys import VERSIONS
 from planner.recipes.trl.loss import note_loss, set_objective
 from planner.recipes.trl.padding import set_padding
 
@@ -61,17 +61,16 @@ def fill(
     for key in ("per_device_train_batch_size", "gradient_accumulation_steps"):
         keys.value(key)
     if facts.max_steps:
-        carry(draft, keys, "max_steps", "train.steps", facts.max_steps, whose=VERSIONS)
+        carry(draft, keys, "max_steps", "train.steps", facts.max_steps, whose=keys.versions)
         keys.value("num_train_epochs")
     else:
-        epochs = facts.epochs or 3.0
-        carry(draft, keys, "num_train_epochs", "train.epochs", whole_if(epochs), whose=VERSIONS)
-    carry(draft, keys, "seed", "train.seed", keys.whole("seed", 42, least=0), whose=VERSIONS)
-    set_optimizer(draft, keys, method, is_own=is_own)
+        carry(draft, keys, "num_train_epochs", "train.epochs", whole_if(facts.epochs or 3.0), whose=keys.versions)
+    carried(draft, keys, "seed")
+    set_optimizer(draft, keys, is_own=is_own)
     set_schedule(draft, keys, facts, is_own=is_own)
     clips = "max_grad_norm" not in keys.entries or keys.has("max_grad_norm")
-    clip = keys.norm("max_grad_norm", 1.0) if clips else None
-    carry(draft, keys, "max_grad_norm", "train.clip_norm", clip, whose=VERSIONS)
+    clip = keys.read("max_grad_norm") if clips else None
+    carry(draft, keys, "max_grad_norm", "train.clip_norm", clip, whose=keys.versions)
     set_precision(draft, keys, launch)
     _set_compute(draft, keys)
     set_eval(draft, keys, facts, named)
@@ -107,9 +106,8 @@ def _set_compute(draft: Draft, keys: KeyReader) -> None:
 
 def _set_model(draft: Draft, keys: KeyReader) -> None:
     draft.set("model.kind", "hf")
-    carry(draft, keys, "model_name_or_path", "model.path", keys.text("model_name_or_path"))
-    if keys.has("model_revision"):
-        carry(draft, keys, "model_revision", "model.revision", keys.text("model_revision"))
+    carried(draft, keys, "model_name_or_path")
+    carried_if_set(draft, keys, "model_revision")
     key = "max_seq_length" if keys.has("max_seq_length") else "max_length"
     if keys.has("max_seq_length") and keys.has("max_length"):
         keys.wrong(
@@ -120,7 +118,7 @@ def _set_model(draft: Draft, keys: KeyReader) -> None:
         keys.lacks(
             f"{key}: found null, which means no limit. Write the tokens of the longest sample, such as {key}=4096"
         )
-    carry(draft, keys, key, "model.context", keys.whole(key, 1024, least=2), whose=VERSIONS)
+    carried(draft, keys, key)
     for name in ("chat_template", "chat_template_path"):
         if keys.has(name):
             keys.value(name)
@@ -135,11 +133,11 @@ def _set_model(draft: Draft, keys: KeyReader) -> None:
 
 
 def _set_lora(draft: Draft, keys: KeyReader) -> None:
-    rank, alpha, how = keys.whole("lora_r", 16), keys.number("lora_alpha", 32.0), ""
+    rank, alpha, how = keys.read("lora_r"), keys.read("lora_alpha"), ""
     if keys.flag("use_rslora"):
         how = f" ({number(alpha)} x sqrt({rank}): use_rslora scales by alpha / sqrt(rank), planner by alpha / rank)"
         alpha *= sqrt(rank)
-    lora: dict[str, Any] = {"rank": rank, "alpha": alpha, "dropout": keys.number("lora_dropout", 0.05)}
+    lora: dict[str, Any] = {"rank": rank, "alpha": alpha, "dropout": keys.read("lora_dropout")}
     targets, whose = _lora_targets(draft, keys)
     if targets:
         lora["targets"] = targets

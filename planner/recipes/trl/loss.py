@@ -48,8 +48,8 @@ _OF_LOSSES = (
 )
 
 
-# Settings of a single loss, with TRL's defaults.
-_SETTINGS = {"kto": {"desirable_weight": 1.0, "undesirable_weight": 1.0}}
+# Settings of a single loss.
+_SETTINGS = {"kto": ("desirable_weight", "undesirable_weight")}
 # Losses that TRL computes in another way, and how.
 _DIFFERENT = {"kto": "planner's KL baseline is over the whole global batch, TRL's over a micro-batch of all GPUs"}
 
@@ -77,15 +77,15 @@ def set_objective(draft: Draft, keys: KeyReader, facts: TrlFacts) -> None:
             "objective", {"kind": "sft"}, "objective sft: the mean over all tokens of the global batch, as in TRL"
         )
         return
-    beta = keys.number("beta", 0.1)
+    beta = keys.read("beta")
     objective: dict[str, Any] = {"kind": facts.loss, "beta": beta}
-    if facts.loss == "dpo" and (smoothing := keys.number("label_smoothing", 0.0)):
+    if facts.loss == "dpo" and (smoothing := keys.read("label_smoothing")):
         objective["label_smoothing"] = smoothing
     if facts.loss == "dpo" and keys.value("reference_free") is True:
         objective["reference"] = "none"
     elif facts.loss in {"dpo", "ipo"} and keys.value("precompute_ref_log_probs") is True:
         objective["reference"] = "cached"
-    objective |= {name: keys.number(name, default) for name, default in _SETTINGS.get(facts.loss, {}).items()}
+    objective |= {name: keys.read(name) for name in _SETTINGS.get(facts.loss, ())}
     if facts.loss in DATA_OF:
         shown = ", ".join(f"{name} {number(its) if isinstance(its, float) else its}" for name, its in objective.items())
         different = f": {_DIFFERENT[facts.loss]}" if facts.loss in _DIFFERENT else ""

@@ -4,6 +4,7 @@
 so planner needs the GPU count. `trl_runs` has what TRL does with a recipe.
 """
 
+from collections.abc import Container
 from dataclasses import replace
 
 from planner.recipes.drafting import (
@@ -14,19 +15,19 @@ from planner.recipes.drafting import (
 )
 from planner.recipes.entries import COMMAND_LINE, KeyReader
 from planner.recipes.recipe import Draft, Note, Recipe
-from planner.recipes.scalars import Unresolved, has_shell, number
+from planner.recipes.scalars import FALSE_TEXTS, TRUE_TEXTS, Unresolved, has_shell, number
 from planner.recipes.trainer.accelerate import LaunchSettings
 from planner.recipes.trainer.batching import TrlFacts
 from planner.recipes.trainer.facts import facts_of
+from planner.recipes.trainer.keys import ACCELERATOR_CONFIG
 from planner.recipes.trainer.sizes import expand, sizes_of
-from planner.recipes.trainer.trackers import EVERY_STEP
 from planner.recipes.trl import handbook_v03
 from planner.recipes.trl.job import fill
-from planner.recipes.trl.keys import FALSE_TEXTS, METHODS, NO_SETTING, TRUE_TEXTS, TRUTHS
+from planner.recipes.trl.keys import METHODS, NO_SETTING, RULES
 from planner.recipes.trl.loss import changing
 from planner.recipes.trl.method import is_pretraining, method_of
 from planner.recipes.trl.padding import padding_reasons
-from planner.recipes.trl.unknown import ENVIRONMENT, refuse_unknown
+from planner.recipes.trl.unknown import refuse_unknown
 
 # The values of loss_type that mean the method's own loss.
 _PLAIN_LOSSES = {
@@ -36,77 +37,10 @@ _PLAIN_LOSSES = {
 }
 # Methods whose loss differs from planner's objective of the same name, and the difference.
 _ANOTHER_LOSS = {"orpo": "planner's orpo leaves the prompt out of its cross-entropy, TRL counts it"}
-# Keys that only a job needs, so a check may leave them unresolved.
-_OF_JOBS = (
-    "dataset_name", "dataset_config", "dataset_train_split", "beta", "seed", "weight_decay", "max_length",
-    "max_seq_length", "max_prompt_length", "model_revision", "lr_scheduler_type", "optim", "lora_r", "lora_alpha",
-    "lora_dropout", "lora_target_modules", "chat_template", "chat_template_path", "max_grad_norm",
-)  # fmt: skip
-# Keys that are read as a number or a text, which notes unresolved values.
-_ASKED = (
-    "model_name_or_path", "learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps",
-    "per_device_eval_batch_size", "num_generations",
-)  # fmt: skip
-# Keys that are dropped with their usual values but matter with others.
-_DECIDING = (
-    "deepspeed",
-    "model_init_kwargs",
-    "max_steps",
-    "dataloader_drop_last",
-    "packing_strategy",
-    "accelerator_config",
-    "average_tokens",
-)
-# Candidates for a job's name.
-_NAMES = ("run_name", "hub_model_id", "output_dir", "logging_dir")
 # DeepSpeed's name of a size -> the Trainer's.
 _DEEPSPEED_NAMES = {"train_micro_batch_size_per_gpu": "per_device_train_batch_size"}
-_REASONS = {
-    "output_dir": "checkpoint.path is the folder of the run",
-    "overwrite_output_dir": "planner resumes a run in its folder, so write another checkpoint.path for a new run",
-    "push_to_hub": "planner export exports a trained run",
-    "report_to": "write tracking in the job",
-    "project": "write tracking in the job",
-    "trackio_space_id": "write tracking in the job",
-    "dataset_num_proc": "planner reads the data once",
-    "remove_unused_columns": "planner reads only the columns that it needs",
-    "ddp_timeout": "planner watches its workers",
-    "use_liger_kernel": "planner has losses in chunks. Write train.kernels: liger for Liger's other kernels",
-    "average_tokens_across_devices": "in planner every token of the global batch has the same weight",
-    "torch_dtype": "planner's trained weights are fp32, its passes in train.precision",
-    "dtype": "planner's trained weights are fp32, its passes in train.precision",
-    "dataloader_drop_last": "planner drops no row",
-    "accelerator_config": "planner distributes the rows itself",
-    "trust_remote_code": "planner runs no code of a model's repository",
-    "gradient_checkpointing_kwargs": "planner has kinds of its own (train.activation_checkpointing)",
-    "eval_accumulation_steps": "it moves evaluation tensors to the CPU and does not accumulate gradients",
-    "per_device_eval_batch_size": "planner splits evaluation as it splits training",
-    "save_strategy": "planner commits at a measured interval (checkpoint.every)",
-    "save_steps": "planner commits at a measured interval (checkpoint.every)",
-    "save_total_limit": "checkpoint.keep is 2",
-    "packing_strategy": "planner packs in the same way (bfd)",
-    "tf32": "planner keeps torch's default",
-    "max_steps": "-1 means that epochs decide",
-    "do_eval": "eval_strategy decides it",
-    "dataset_test_split": "the recipe does not evaluate it (eval_strategy)",
-    "test_split_size": "it holds rows out of the data sets in datasets, and the recipe has none",
-    "dataset_streaming": "planner reads all rows of a set before the first step",
-    "streaming": "planner reads all rows of a set before the first step",
-}
-_BY_PREFIX = {
-    "hub_": "planner export exports a trained run",
-    "logging_": EVERY_STEP,
-    "log_level": "planner has its own messages",
-    "wandb_": "write tracking in the job",
-    "trackio_": "planner's trackio tracker has no such setting",
-    "dataloader_": "planner has its own data loader",
-    "bnb_": "planner packs 4-bit weights itself, and computes in the type of train.precision",
-    "ddp_": "planner shards by FSDP2",
-    "fsdp": "planner configures FSDP2 itself",
-    "deepspeed": "planner shards by FSDP2",
-    "vllm_": "your loop generates",
-    f"{ENVIRONMENT}.": "an environment variable: set it where the workers start",
-}
+# Keys whose texts transformers takes for booleans.
+_TRUTHS = (*RULES.of(value="truth"), *(f"accelerator_config.{name}" for name in ACCELERATOR_CONFIG.of(value="truth")))
 
 
 def read(keys: KeyReader, options: RecipeOptions, *, script: str, launch: LaunchSettings | None) -> Recipe:
@@ -127,6 +61,7 @@ def read(keys: KeyReader, options: RecipeOptions, *, script: str, launch: Launch
         found = f"found {method[:40]}" if method else "the recipe does not name it"
         keys.wrong(f"method: {found}. Write --method {', '.join(METHODS[:-1])} or {METHODS[-1]}")
         method = "sft"
+    keys.method = method
     handbook_v03.add_defaults(keys, method)
     is_older = handbook_v03.is_older(keys.entries)
     if is_pretraining(script, keys.source, options.method):
@@ -172,7 +107,7 @@ def read(keys: KeyReader, options: RecipeOptions, *, script: str, launch: Launch
 def _read_truths(keys: KeyReader) -> None:
     """Replaces texts such as `1` and `yes` by booleans, as transformers does."""
     entries = dict(keys.entries)
-    for key in TRUTHS:
+    for key in _TRUTHS:
         if not keys.has(key) or isinstance(entries[key].value, Unresolved | bool):
             continue
         text = str(keys.value(key)).lower()
@@ -261,23 +196,23 @@ def leave_unresolved(keys: KeyReader) -> None:
     A mistake is noted if the key affects training and no typed read would note it. Keys that are dropped may have any
     value.
     """
-    dropped = {key for key in _reasons(keys) if not key.startswith(_DECIDING)}
-    entries, free = dict(keys.entries), {*_NAMES, *_ASKED, *dropped, *(() if keys.is_for_job else _OF_JOBS)}
+    entries, dropped = dict(keys.entries), _reasons(keys)
     for key, entry in keys.entries.items():
         text = " ".join(map(str, entry.value)) if isinstance(entry.value, list) else str(entry.value)
         if entry.where == COMMAND_LINE and (has_shell(text) or "${" in text):
             value = Unresolved(text, "a shell variable that is not set")
             entries[key] = replace(entry, value=value)
-            if key not in free:
+            if not _may_be_unset(keys, key, dropped):
                 keys.unresolved(key, value, entry.where)
     keys.entries = entries
 
 
+def _may_be_unset(keys: KeyReader, key: str, dropped: Container[str]) -> bool:
+    """Whether a key may have any value: a typed read notes it, it is dropped, or only a job needs it."""
+    unset = row.unset if (row := keys.rules.row(key)) else ""
+    return unset == "free" or (unset == "job" and not keys.is_for_job) or (key in dropped and unset != "decides")
+
+
 def _reasons(keys: KeyReader, *, is_own: bool = False) -> dict[str, str]:
     """The reason of every key that a job has no counterpart for, by its name or its prefix."""
-    found = _REASONS | handbook_v03.REASONS | padding_reasons(keys, is_own=is_own)
-    for key in keys.entries:
-        for prefix, why in _BY_PREFIX.items():
-            if key.startswith(prefix):
-                found.setdefault(key, why)
-    return found
+    return {**keys.rules.reasons(keys.entries), **padding_reasons(keys, is_own=is_own)}

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from planner.job import AdamW, ChatData, HfModel
+from planner.recipes.engine import written
 from planner.recipes.recipe import Recipe, Rewrite, ToDo
 from planner.recipes.rendering import (
     Rendering,
     attention_of,
-    clip_of,
     leave_loss,
     leave_model,
     leave_padding,
@@ -26,7 +26,7 @@ from planner.recipes.system import BatchSplit
 from planner.recipes.trainer.accelerate import launch_notes, local_file, read_launch
 from planner.recipes.trainer.batching import TrlFacts
 from planner.recipes.trainer.launcher import ONE_PROCESS, SHIPPED_BY_TRL
-from planner.recipes.trl.keys import METHODS
+from planner.recipes.trl.keys import METHODS, RULES
 from planner.recipes.trl.render_data import LISTED, data_to_trl
 from planner.recipes.trl.render_trackers import trackers_to_trl
 
@@ -49,8 +49,7 @@ def to_trl(rendering: Rendering) -> None:
         path = f"--model_name_or_path {shlex.quote(job.model.path)}"
         rendering.write("model.path model.context", path, f"--max_length {job.model.context}")
         rendering.write("model.attention", f"--attn_implementation {attention_of(job.model)}")
-        if job.model.revision:
-            rendering.write("model.revision", f"--model_revision {shlex.quote(job.model.revision)}")
+        written(rendering, RULES, "model_revision")
         _adapters(rendering, job.model)
     leave_model(rendering)
     leave_rows(rendering, all_of_it=True, packs=True)
@@ -61,7 +60,7 @@ def to_trl(rendering: Rendering) -> None:
     length = f"--num_train_epochs {number(train.epochs)}" if train.epochs else f"--max_steps {length_in_steps(job)}"
     rendering.write(names, length)
     _schedule(rendering)
-    rendering.write("train.clip_norm", f"--max_grad_norm {clip_of(job, '0')}")
+    written(rendering, RULES, "max_grad_norm")
     rendering.write("train.precision", f"--bf16 {truth(value=train.precision == 'bf16')}")
     if train.precision != "bf16":
         rendering.remark("train.precision fp32: zero3.yaml has mixed_precision: bf16. Write no in a copy of it")
@@ -71,7 +70,7 @@ def to_trl(rendering: Rendering) -> None:
     remark_selective(rendering)
     rendering.write("train.compile", *(["--torch_compile true"] if train.compile else []))
     rendering.write("train.kernels", *(["--use_liger_kernel true"] if train.kernels == "liger" else []))
-    rendering.write("train.seed", f"--seed {train.seed}")
+    written(rendering, RULES, "seed")
     trackers_to_trl(rendering)
 
 
@@ -93,8 +92,7 @@ def _loss(rendering: Rendering) -> None:
     """Writes the options of the objective. Its kind decides which script of TRL runs."""
     kind = rendering.job.objective.kind
     rendering.write("objective.kind", *(["--loss_type ipo"] if kind == "ipo" else []))
-    for name in ("beta", "label_smoothing", "desirable_weight", "undesirable_weight"):
-        rendering.write_number(f"objective.{name}", f"--{name} ")
+    written(rendering, RULES, "beta", "label_smoothing", "desirable_weight", "undesirable_weight")
     if (ratio := rendering.value("objective.gamma_beta_ratio")) is not None:
         gamma = number(rendering.value("objective.beta") * ratio)
         rendering.write("objective.gamma_beta_ratio", "--loss_type simpo", f"--simpo_gamma {gamma}", "--cpo_alpha 0")
@@ -144,7 +142,7 @@ def _optimizer(rendering: Rendering) -> None:
     rendering.write(
         "train.optimizer.kind train.optimizer.lr", f"--optim {name}", f"--learning_rate {number(optimizer.lr)}"
     )
-    rendering.write("train.optimizer.weight_decay", f"--weight_decay {number(optimizer.weight_decay)}")
+    written(rendering, RULES, "weight_decay")
     if optimizer.weight_decay:
         rendering.remark(
             "train.optimizer.weight_decay: in TRL biases and norms do not decay, in planner all weights do"
@@ -152,7 +150,7 @@ def _optimizer(rendering: Rendering) -> None:
     if isinstance(optimizer, AdamW):
         betas = [f"--adam_beta{index} {number(beta)}" for index, beta in enumerate(optimizer.betas, start=1)]
         rendering.write("train.optimizer.betas", *betas)
-        rendering.write("train.optimizer.eps", f"--adam_epsilon {number(optimizer.eps)}")
+        written(rendering, RULES, "adam_epsilon")
     rendering.leave("train.optimizer", "transformers 5 takes these as --optim_args, older ones use torch's defaults")
 
 

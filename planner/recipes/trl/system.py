@@ -22,7 +22,7 @@ from planner.recipes.trainer.launcher import is_alone, is_launched, launch_of, n
 from planner.recipes.trainer.sizes import SPLITS
 from planner.recipes.trl import read as trl
 from planner.recipes.trl import unknown as trl_unknown
-from planner.recipes.trl.keys import ALONE
+from planner.recipes.trl.keys import ALONE, RULES, VERSIONS
 from planner.recipes.trl.render import render, to_trl
 
 # Together with `model_name_or_path`, one of these marks a TRL recipe that leaves the batch to TRL's defaults.
@@ -69,7 +69,9 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
 def _of_file(found: RecipeSource, options: RecipeOptions) -> Recipe:
     entries = flat(found.tree, found.source)
     others = overrides(found.arguments, entries)
-    keys = KeyReader(source=found.source, entries=entries, is_for_job=options.is_for_job)
+    keys = KeyReader(
+        source=found.source, entries=entries, is_for_job=options.is_for_job, rules=RULES, versions=VERSIONS
+    )
     keys.mistakes += [_no_override(argument) for argument in others]
     launch = read_launch(options.accelerate) if options.accelerate else None
     recipe = trl.read(keys, options, script="", launch=launch)
@@ -114,7 +116,14 @@ def _of_command(found: RecipeSource, command: Command, options: RecipeOptions) -
         tree = mapping_of(text_of(beside(found.source, config)), config, repeats)
         entries |= flat(tree, config)
     others = overrides(arguments, entries)
-    keys = KeyReader(source=config or found.source, entries=entries, fix="--{} VALUE", is_for_job=options.is_for_job)
+    keys = KeyReader(
+        source=config or found.source,
+        entries=entries,
+        fix="--{} VALUE",
+        is_for_job=options.is_for_job,
+        rules=RULES,
+        versions=VERSIONS,
+    )
     keys.mistakes += [_no_override(argument) for argument in others if "$" not in argument]
     trl.leave_unresolved(keys)
     launch = launch_of(command, options, keys, found.source)

@@ -11,12 +11,10 @@ from planner.files.messages import cut
 from planner.recipes import unsupported
 from planner.recipes.config_reader import recipe_error
 from planner.recipes.entries import KeyReader
-from planner.recipes.trainer import fields as trainer_fields
+from planner.recipes.trainer.launch_keys import ACCELERATE_LAUNCH
 from planner.recipes.trl import handbook_v03
-from planner.recipes.trl.keys import KNOWN, TRUE_BY_DEFAULT
+from planner.recipes.trl.keys import ENVIRONMENT, KNOWN, TRUE_BY_DEFAULT
 
-ENVIRONMENT = "env"
-"""the section of TRL's configuration files (TrlParser) with environment variables"""
 # Fewer unknown keys may be typing mistakes.
 _FEWEST_OF_ANOTHER = 3
 _MOST_MISSPELT = 8
@@ -26,7 +24,7 @@ _LEAST_ALIKE = 0.82
 # Keys with these beginnings say where results go. The recipe trains the same without them.
 _HARMLESS = ("hub_", "logging_", "report_", "save_", "wandb_", "trackio_", "mlflow_", "swanlab_")
 # Options of accelerate, torchrun and deepspeed. The command `trl` takes those of accelerate also from its file.
-_LAUNCHERS = trainer_fields.names("accelerate launch")
+_LAUNCHERS = ACCELERATE_LAUNCH.names
 _MOST_LETTERS = 120
 _OF_LAUNCHER = (
     "found an option of a launcher, which planner does not read here. Take it out of there and write it before the "
