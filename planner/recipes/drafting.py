@@ -7,6 +7,7 @@ from typing import Any
 
 from planner.files.messages import cut
 from planner.job import Train
+from planner.job.objectives import OURS
 from planner.plan.factory import MAX_GLOBAL_BATCH, MAX_MICRO
 from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Draft, Note
@@ -126,10 +127,15 @@ def carry(draft: Draft, keys: KeyReader, foreign: str, ours: str, value: Any, *,
     """
     entry = keys.entries.get(foreign)
     if entry is None or entry.is_default:
-        how = f"{foreign} of {entry.where}" if entry else f"the default of {foreign} {whose}"
+        how = f"{keys.shown(foreign)} of {entry.where}" if entry else f"the default of {keys.shown(foreign)} {whose}"
         draft.derive(ours, value, f"{ours} {plain(value)}: {how}")
     else:
         draft.carry(foreign, ours, value, plain(value))
+
+
+def kind_of(method: str) -> str:
+    """The kind of rows that a method learns from."""
+    return OURS[method].samples[0].replace("texts", "chat") if method in OURS else "chat"
 
 
 def whole_if(value: float) -> float:

@@ -17,7 +17,9 @@ from planner.recipes.scalars import number
 def carried(draft: Draft, keys: KeyReader, *names: str) -> None:
     """Set the job's value of each of these keys, or the system's default, with a note. Mistakes are added to `keys`."""
     for name in names:
-        carry(draft, keys, name, keys.rules[name].ours, keys.read(name), whose=keys.versions)
+        row = keys.rules.of_key(name)
+        assert row is not None, name
+        carry(draft, keys, name, row.ours, keys.read(name), whose=keys.versions)
 
 
 def carried_if_set(draft: Draft, keys: KeyReader, *names: str) -> None:

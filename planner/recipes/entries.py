@@ -23,6 +23,8 @@ class Entry:
     """the file, `the command line`, or the system whose default it is"""
     is_default: bool = False
     """whether it is the system's default and not in the recipe"""
+    written_as: str = ""
+    """the recipe's own key, if `KeyReader` has its value under another name"""
 
 
 def flat(tree: Mapping[Any, Any], where: str, *, is_default: bool = False, prefix: str = "") -> dict[str, Entry]:
@@ -77,7 +79,8 @@ class KeyReader:
 
     def read(self, key: str) -> Any:
         """The value of `key` as its row says, or the row's default."""
-        row = self.rules[key]
+        row = self.rules.of_key(key)
+        assert row is not None, key
         default = row.default_of(self.method)
         match row.value:
             case "whole":
@@ -91,6 +94,14 @@ class KeyReader:
             case "text":
                 return self.text(key, default)
         return self.value(key, default)
+
+    def shown(self, key: str) -> str:
+        """The name of a key as the recipe has it, or would have it."""
+        entry = self.entries.get(key)
+        if entry is not None and entry.written_as:
+            return entry.written_as
+        row = self.rules.of_key(key)
+        return row.name if row else key
 
     def whole(self, key: str, default: int | None = None, *, least: int = 1) -> int:
         """The whole number at `key`, from `least` to 2**40. It is required if there is no default."""
@@ -155,7 +166,7 @@ class KeyReader:
         """Add a mistake: the value of `key`, and as a second sentence how to fix it."""
         entry = self.entries.get(key)
         found = "nothing" if entry is None or entry.value is None else show(entry.value)
-        self.mistakes.append(f"{key}: found {found}. {fix}")
+        self.mistakes.append(f"{self.shown(key)}: found {found}. {fix}")
 
     def refuse_in_job(self, key: str, fix: str) -> None:
         """Add a mistake, as `refuse`, only if a job is to be made: the batch does not depend on this value."""
@@ -168,8 +179,8 @@ class KeyReader:
 
     def unresolved(self, key: str, value: Unresolved, where: str) -> None:
         """Add a mistake: the value at `where` is unknown, with how to give it."""
-        given = f"Write {self.fix.format(key)} behind the recipe"
-        self.missing(key, value.text, f"{key}: found {cut(value.text)} in {where}, {value.why}. {given}")
+        given = f"Write {self.fix.format(self.shown(key))} behind the recipe"
+        self.missing(key, value.text, f"{self.shown(key)}: found {cut(value.text)} in {where}, {value.why}. {given}")
 
     def missing(self, key: str, value: str, text: str) -> None:
         """Add a mistake `text` on a value that may contain shell variables. `--env` is added as another fix."""
@@ -225,7 +236,7 @@ class KeyReader:
             return _NOTHING
         if entry is None or entry.value is None:
             if default is None:
-                text = f"{key}: found nothing. Write {self.fix.format(key)} behind the recipe"
+                text = f"{self.shown(key)}: found nothing. Write {self.fix.format(self.shown(key))} behind the recipe"
                 (self.wrong if _is_of_batch(key) else self.lacks)(text)
                 return _NOTHING
             return default

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
+NO_SETTING = "planner has no such setting"
+"""why a key is dropped if nothing more is known of it"""
 ANY = "*"
 """ends the name of a row that stands for all keys with that beginning"""
 
@@ -49,6 +51,8 @@ class KeyRule:
     """the system's value if the key is missing. A mapping gives one for each method, and `""` the one of all others"""
     why: str = ""
     """why a job has no counterpart"""
+    note: str = ""
+    """what a note says of the key if it is missing, such as the default of each version"""
     effect: Effect | None = None
     """what it does to the batch, None if it cannot change it"""
     unset: Literal["", "free", "job", "decides"] = ""
@@ -128,6 +132,10 @@ class Rules:
             self._found[name] = self._row(name)
         return self._found[name]
 
+    def of_key(self, name: str) -> KeyRule | None:
+        """The row that a reader of the layer below asks for by its own name: the one renamed to it, or its own."""
+        return self._renamed.get(name) or self._by_name.get(name)
+
     def exact(self, name: str) -> KeyRule | None:
         """The row with exactly this name, None if there is none."""
         return self._by_name.get(name)
@@ -152,6 +160,10 @@ class Rules:
     @cached_property
     def _by_name(self) -> dict[str, KeyRule]:
         return {row.name: row for row in self if not row.name.endswith(ANY)}
+
+    @cached_property
+    def _renamed(self) -> dict[str, KeyRule]:
+        return {row.into: row for row in reversed(self.rows) if row.into}
 
     @cached_property
     def _beginnings(self) -> tuple[tuple[str, KeyRule], ...]:

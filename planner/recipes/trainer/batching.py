@@ -24,7 +24,7 @@ _NEVER_DIVIDED = ((4, 49), (4, 52))
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrlFacts:
+class TrainerFacts:
     """The settings of a recipe on which transformers' Trainer and TRL depend, and what they do with it."""
 
     method: str

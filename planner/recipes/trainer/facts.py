@@ -3,41 +3,34 @@
 from planner.recipes.entries import KeyReader
 from planner.recipes.scalars import number
 from planner.recipes.trainer.accelerate import LaunchSettings
-from planner.recipes.trainer.batching import TrlFacts
+from planner.recipes.trainer.batching import TrainerFacts
+from planner.recipes.trainer.dialect import Trained
 from planner.recipes.trainer.sizes import BatchSizes
-from planner.recipes.trl import handbook_v03
-from planner.recipes.trl.keys import RULES
-from planner.recipes.trl.padding import cuts_padding_free, groups_by_length
 
 
 def facts_of(
-    keys: KeyReader,
-    method: str,
-    loss: str,
-    unit: str,
-    sizes: BatchSizes,
-    gpus: int,
-    launch: LaunchSettings | None,
-) -> TrlFacts:
+    keys: KeyReader, trained: Trained, sizes: BatchSizes, gpus: int, launch: LaunchSettings | None
+) -> TrainerFacts:
     """The settings on which the verdicts depend. Notes mistakes in `keys`.
 
     `gpus` is the count that the recipe was tuned for.
     """
+    method, unit = trained.method, trained.unit
     strategy = str(keys.value("eval_strategy", keys.value("evaluation_strategy", "no"))).lower()
     evaluates = strategy in {"steps", "epoch"}
     generation = _generation_batch(keys)
     num_generations = keys.whole("num_generations", 8, least=2) if method == "grpo" else None
     steps, epochs = _length(keys)
     warmup, warmup_key = _warmup(keys)
-    return TrlFacts(
+    return TrainerFacts(
         method=method,
-        loss=loss,
+        loss=trained.loss,
         unit=unit,
         micro=sizes.micro,
         accumulation=sizes.accumulation,
         tuned_gpus=gpus,
         batch=sizes.micro * sizes.accumulation * (1 if sizes.splits else gpus),
-        eval_micro=keys.whole("per_device_eval_batch_size", 8),
+        eval_micro=keys.read("per_device_eval_batch_size"),
         evaluates=evaluates,
         splits_batches=sizes.splits,
         even_batches=keys.value("accelerator_config.even_batches", True) is not False,
@@ -61,13 +54,16 @@ def facts_of(
         warmup_key=warmup_key,
         warmup_written=number(keys.number(warmup_key, 0.0)),
         eval_every=_eval_every(keys, strategy) if evaluates else "",
-        old_keys=tuple(key for key in RULES.of(is_old=True) if keys.has(key)),
+        old_keys=tuple(key for key in keys.rules.of(is_old=True) if keys.has(key)),
         packs=unit == "packed row",
-        cuts_padding_free=unit == "example" and cuts_padding_free(keys),
         # The other methods have samplers of their own, or rows without a length.
         groups_by_length=unit == "example" and groups_by_length(keys),
-        handbook_keys=handbook_v03.keys_of(keys.entries),
     )
+
+
+def groups_by_length(keys: KeyReader) -> bool:
+    """Whether the Trainer is to put rows of similar length into a step."""
+    return keys.flag("group_by_length") or keys.value("train_sampling_strategy") == "group_by_length"
 
 
 def _length(keys: KeyReader) -> tuple[int | None, float | None]:
@@ -75,7 +71,7 @@ def _length(keys: KeyReader) -> tuple[int | None, float | None]:
     max_steps = keys.value("max_steps", -1)
     epochs_rule = isinstance(max_steps, int | float) and max_steps <= 0
     steps = None if epochs_rule else keys.whole("max_steps")
-    epochs = None if steps else keys.number("num_train_epochs", 3.0)
+    epochs = None if steps else keys.read("num_train_epochs")
     if epochs == 0:
         keys.refuse("num_train_epochs", "Write a number above 0, or max_steps")
     return steps, epochs

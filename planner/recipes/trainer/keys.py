@@ -169,7 +169,13 @@ TRAINING_ARGUMENTS = Rules(
             key("bf16", ours="train.precision", value="truth", default=True),
             key("fp16", ours="train.precision", value="truth"),
             key("tf32", why="planner keeps torch's default", stands_alone=True),
-            key("gradient_checkpointing", ours="train.activation_checkpointing", value="truth", is_true=True),
+            key(
+                "gradient_checkpointing",
+                ours="train.activation_checkpointing",
+                value="truth",
+                is_true=True,
+                note="false in TRL 0.19, true in 1.16",
+            ),
             key("gradient_checkpointing_kwargs", why="planner has kinds of its own (train.activation_checkpointing)"),
             key("torch_compile", ours="train.compile", stands_alone=True),
             key(

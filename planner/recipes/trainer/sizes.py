@@ -14,7 +14,6 @@ from planner.recipes.entries import Entry, KeyReader, flat
 from planner.recipes.scalars import Unresolved
 from planner.recipes.trainer.accelerate import DeepSpeedSizes, LaunchSettings, sizes_in
 from planner.recipes.trainer.keys import CLOSED, SECTIONS, effect_of, section_of
-from planner.recipes.trl.keys import RULES
 
 # Fields of TrainingArguments and TRL's configurations whose text is a JSON object.
 _OBJECTS = ("accelerator_config", "fsdp_config", "deepspeed", "model_init_kwargs")
@@ -47,7 +46,7 @@ class BatchSizes:
 def sizes_of(keys: KeyReader, method: str, launch: LaunchSettings | None) -> BatchSizes:
     """The numbers that make the batch. Notes mistakes in `keys`, also for what makes the batch unknown."""
     _refuse_by_table(keys)
-    micro, written = _size(keys, "per_device_train_batch_size", 8), _size(keys, _STEPS, 1)
+    micro, written = _size(keys, "per_device_train_batch_size"), _size(keys, _STEPS)
     accumulation = _num_steps(keys, written) if _NUM_STEPS in keys.entries else written
     splits = _truth(keys, SPLITS)
     if keys.value(_KWARGS) not in (None, {}):
@@ -143,7 +142,7 @@ def _converted_value(value: Any) -> Any:
 def _refuse_by_table(keys: KeyReader) -> None:
     """Refuses what makes the batch unknown, and names that transformers refuses."""
     for key, entry in keys.entries.items():
-        effect = effect_of(key, RULES)
+        effect = effect_of(key, keys.rules)
         if effect and effect.planner == "refuses" and not effect.takes(entry.value):
             keys.refuse(key, effect.how)
         prefix, name = section_of(key)
@@ -160,19 +159,21 @@ def _refuse_by_table(keys: KeyReader) -> None:
         )
 
 
-def _size(keys: KeyReader, key: str, default: int) -> int:
-    """The whole number at `key`. argparse takes no `8.0`, and the Trainer no null."""
+def _size(keys: KeyReader, key: str) -> int:
+    """The whole number at `key`, 1 by default. argparse takes no `8.0`, and the Trainer no null."""
+    row = keys.rules.of_key(key)
+    default: int = row.default if row else 1
     entry = keys.entries.get(key)
     if entry is not None and not entry.is_default and (entry.value is None or isinstance(entry.value, float)):
         found = "null" if entry.value is None else show(entry.value)
-        keys.wrong(f"{key}: found {found}, which the Trainer does not take. Write a whole number")
+        keys.wrong(f"{keys.shown(key)}: found {found}, which the Trainer does not take. Write a whole number")
         return default
     return keys.whole(key, default)
 
 
 def _num_steps(keys: KeyReader, written: int) -> int:
     """A, where accelerator_config names it."""
-    steps = _size(keys, _NUM_STEPS, 1)
+    steps = _size(keys, _NUM_STEPS)
     if written > 1:
         keys.wrong(
             f"{_NUM_STEPS}: {steps}, but {_STEPS} is {written}, and the Trainer refuses a recipe with both. Remove the "

@@ -3,16 +3,15 @@
 from typing import Any
 
 from planner.files.messages import cut
-from planner.recipes.drafting import carry
+from planner.recipes.drafting import carry, kind_of
 from planner.recipes.drafting_data import set_test_rows
 from planner.recipes.engine import carried, carried_if_set
 from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Draft
 from planner.recipes.scalars import number
 from planner.recipes.trainer.accelerate import LaunchSettings
-from planner.recipes.trainer.batching import TrlFacts
-from planner.recipes.trl.data import kind_of
-from planner.recipes.trl.datasets import NamedSets
+from planner.recipes.trainer.batching import TrainerFacts
+from planner.recipes.trainer.dialect import NamedSets
 
 _SCHEDULES = {
     "linear": "linear",
@@ -72,7 +71,7 @@ def _set_kind(draft: Draft, keys: KeyReader, *, is_own: bool) -> None:
         keys.refuse_in_job("optim_args", "Write its values as adam_beta1, adam_beta2, adam_epsilon and weight_decay")
 
 
-def set_schedule(draft: Draft, keys: KeyReader, facts: TrlFacts, *, is_own: bool) -> None:
+def set_schedule(draft: Draft, keys: KeyReader, facts: TrainerFacts, *, is_own: bool) -> None:
     """Sets `train.schedule`. For the user's own loop (`is_own`) it may be any schedule."""
     name = str(keys.read("lr_scheduler_type"))
     if name not in _SCHEDULES and not is_own:
@@ -82,11 +81,12 @@ def set_schedule(draft: Draft, keys: KeyReader, facts: TrlFacts, *, is_own: bool
         )
     kind = _SCHEDULES.get(name, name)
     schedule: dict[str, Any] = {"kind": kind, "warmup": facts.warmup}
-    text = f"train.schedule {kind}: lr_scheduler_type {name}, warmup {facts.warmup} ({facts.warmup_key})"
+    key = keys.shown("lr_scheduler_type")
+    text = f"train.schedule {kind}: {key} {name}, warmup {facts.warmup} ({keys.shown(facts.warmup_key)})"
     if name == "constant":
         schedule["warmup"], text = (
             "0 steps",
-            "train.schedule constant: lr_scheduler_type constant has no warmup in TRL",
+            f"train.schedule constant: {key} constant has no warmup in the Trainer",
         )
     if name == "cosine_with_min_lr":
         fraction = keys.number("lr_scheduler_kwargs.min_lr_rate", 0.0)
@@ -113,7 +113,7 @@ def set_precision(draft: Draft, keys: KeyReader, launch: LaunchSettings | None) 
     draft.derive("train.precision", precision, f"train.precision {precision}: {why}")
 
 
-def set_eval(draft: Draft, keys: KeyReader, facts: TrlFacts, named: NamedSets) -> None:
+def set_eval(draft: Draft, keys: KeyReader, facts: TrainerFacts, named: NamedSets) -> None:
     """Sets the eval section: rows held out of training, or a test split of its own."""
     held = _held_out(keys, named)
     if not facts.evaluates and not held:

@@ -1,15 +1,22 @@
 """Drafts a job's data section from the keys of a TRL recipe: data sets, truncation, packing, and what bears loss."""
 
-from planner.job.objectives import OURS
-from planner.recipes.drafting import carry, plain
+from planner.recipes.drafting import carry, kind_of, plain
 from planner.recipes.drafting_data import set_data
 from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Draft, Note
-from planner.recipes.trl.datasets import NamedSets
+from planner.recipes.trainer.batching import TrainerFacts
+from planner.recipes.trainer.dialect import NamedSets
+from planner.recipes.trl.datasets import named_sets
 
 
-def set_data_of(draft: Draft, keys: KeyReader, method: str, named: NamedSets) -> None:
-    """Sets the data section, and adds what the user must do to have the rows there."""
+def set_rows(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> NamedSets:
+    """Sets the data section, adds what the user must do to have the rows there, and returns the data sets."""
+    named = named_sets(keys, facts.method, evaluates=facts.evaluates)
+    _set_data(draft, keys, facts.method, named)
+    return named
+
+
+def _set_data(draft: Draft, keys: KeyReader, method: str, named: NamedSets) -> None:
     set_data(draft, kind_of(method), named.train, named.seed)
     draft.told |= named.told
     _note_carried(draft, keys)
@@ -52,11 +59,6 @@ def _drop_replaced(draft: Draft, keys: KeyReader) -> None:
         if keys.has(key):
             keys.value(key)
             draft.drop(key, "the scripts take the list of data sets instead")
-
-
-def kind_of(method: str) -> str:
-    """The kind of rows that a method learns from."""
-    return OURS[method].samples[0].replace("texts", "chat") if method in OURS else "chat"
 
 
 def _set_cut(draft: Draft, keys: KeyReader, method: str) -> None:

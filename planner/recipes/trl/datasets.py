@@ -4,33 +4,17 @@ Three keys name them: `dataset_mixture` of the alignment-handbook, `datasets` of
 take the first of these that the recipe has.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from planner.files.messages import show
 from planner.recipes.entries import KeyReader
 from planner.recipes.row_sources import DatasetSource
+from planner.recipes.trainer.dialect import NamedSets
 from planner.recipes.trl import handbook_v03
 
 _MIXTURE = "dataset_mixture"
 _FIRST_ROWS = "the script takes the first rows of a set, planner chooses as many by data.seed"
-
-
-@dataclass(frozen=True, kw_only=True)
-class NamedSets:
-    """The data sets of a recipe."""
-
-    train: list[DatasetSource] = field(default_factory=list)
-    test: list[DatasetSource] = field(default_factory=list)
-    """the rows that it evaluates if they are not held out of those to train on"""
-    held_key: str = ""
-    """the key that says how many rows are held out, empty if the recipe's script holds none out"""
-    seed: int = 0
-    """the seed by which the script chooses the rows of a part"""
-    remark: str = ""
-    """how the choice of rows differs from the script's"""
-    told: frozenset[str] = frozenset()
-    """the recipe's keys of which the note on the data tells"""
 
 
 def named_sets(keys: KeyReader, method: str, *, evaluates: bool) -> NamedSets:

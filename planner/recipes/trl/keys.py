@@ -197,8 +197,6 @@ OLDER_HANDBOOK = HANDBOOK.names
 METHODS = ("sft", "dpo", "orpo", "kto", "grpo")
 """the methods of TRL's scripts that planner reads"""
 VERSIONS = "in TRL 0.19 to 1.16"
-NO_SETTING = "planner has no such setting"
-"""why a key is dropped if nothing more is known of it"""
 TRUE_BY_DEFAULT = frozenset(RULES.of(is_true=True))
 """transformers' HfArgumentParser has --no_NAME only for these"""
 ALONE = frozenset(row.name for row in RULES if row.stands_alone or row.is_true or row.value == "truth")

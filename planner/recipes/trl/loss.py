@@ -6,7 +6,7 @@ from planner.recipes.drafting import DATA_OF
 from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Draft
 from planner.recipes.scalars import number
-from planner.recipes.trainer.batching import TrlFacts
+from planner.recipes.trainer.batching import TrainerFacts
 
 # Keys that change the loss of any method, and the values with which they do not.
 _CHANGING: dict[str, tuple[Any, ...]] = {
@@ -70,7 +70,7 @@ def note_loss(draft: Draft, keys: KeyReader) -> None:
         draft.ask("the loss: settings that the recipe does not have, such as beta, are TRL's defaults")
 
 
-def set_objective(draft: Draft, keys: KeyReader, facts: TrlFacts) -> None:
+def set_objective(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> None:
     """Sets the objective that computes the method's loss."""
     if facts.loss == "sft":
         draft.derive(

@@ -6,7 +6,9 @@ from planner.plan.factory import MAX_TOKENS
 from planner.recipes.drafting import note_padding
 from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Draft
-from planner.recipes.trl.keys import NO_SETTING
+from planner.recipes.rule import NO_SETTING
+from planner.recipes.trainer.batching import TrainerFacts
+from planner.recipes.trainer.facts import groups_by_length
 
 _PADS = "TRL pads each micro-batch to its longest row, and so does planner"
 _GROUPED = (
@@ -16,21 +18,15 @@ _BALANCED = "batch.max_tokens balances micro-batches by their tokens, without pa
 _GROUP, _STRATEGY, _COLUMN = "group_by_length", "train_sampling_strategy", "length_column_name"
 
 
-def groups_by_length(keys: KeyReader) -> bool:
-    """Whether the Trainer is to put rows of similar length into a step."""
-    return keys.flag(_GROUP) or keys.value(_STRATEGY) == "group_by_length"
-
-
 def cuts_padding_free(keys: KeyReader) -> bool:
     """Whether TRL is to pad no rows, and also to cut them. No length is a limit of 1024, null is none."""
     return keys.flag("padding_free") and ("max_length" not in keys.entries or keys.has("max_length"))
 
 
-def set_padding(draft: Draft, keys: KeyReader, method: str, *, is_own: bool) -> None:
-    """Sets `batch.max_tokens` if TRL pads nothing, else notes that it pads. The user's own loop has no such cap."""
-    if not is_own:
-        _set_max_tokens(draft, keys, method)
-        note_padding(draft, _padding_of(keys))
+def set_padding(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> None:
+    """Sets `batch.max_tokens` if TRL pads nothing, else notes that it pads."""
+    _set_max_tokens(draft, keys, facts.method)
+    note_padding(draft, _padding_of(keys))
 
 
 def _padding_of(keys: KeyReader) -> str:

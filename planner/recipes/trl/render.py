@@ -24,7 +24,7 @@ from planner.recipes.rendering import (
 from planner.recipes.scalars import number
 from planner.recipes.system import BatchSplit
 from planner.recipes.trainer.accelerate import launch_notes, local_file, read_launch
-from planner.recipes.trainer.batching import TrlFacts
+from planner.recipes.trainer.batching import TrainerFacts
 from planner.recipes.trainer.launcher import ONE_PROCESS, SHIPPED_BY_TRL
 from planner.recipes.trl.keys import METHODS, RULES
 from planner.recipes.trl.render_data import LISTED, data_to_trl
@@ -205,7 +205,7 @@ def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
 def _accelerator(recipe: Recipe, sign: str) -> list[str]:
     """The option accelerator_config without what changes the batch, if the recipe has that section."""
     foreign = recipe.foreign
-    if recipe.system != "trl" or not isinstance(foreign, TrlFacts) or foreign.accelerator is None:
+    if recipe.system != "trl" or not isinstance(foreign, TrainerFacts) or foreign.accelerator is None:
         return []
     return [f"--accelerator_config{sign}{shlex.quote(json.dumps(foreign.accelerator))}"]
 
@@ -278,7 +278,7 @@ def _launch_notes(recipe: Recipe, gpus: int, micro: int, steps: int) -> list[str
     """Notes on settings in the accelerate file that the command line cannot override."""
     foreign, path = recipe.foreign, local_file(recipe)
     launch = read_launch(path) if path else None
-    own = foreign.deepspeed if isinstance(foreign, TrlFacts) else None
+    own = foreign.deepspeed if isinstance(foreign, TrainerFacts) else None
     sizes = own or (launch.deepspeed if launch and launch.kind == "DEEPSPEED" else None)
     notes = sizes.notes(gpus, micro, steps) if sizes else []
     return [*notes, *(launch_notes(path, gpus) if path else [])]

@@ -17,8 +17,9 @@ from planner.recipes.source import YAML, RecipeSource
 from planner.recipes.system import System
 from planner.recipes.trackers import variables_of
 from planner.recipes.trainer.accelerate import LaunchSettings, read_launch
-from planner.recipes.trainer.batching import TrlFacts
+from planner.recipes.trainer.batching import TrainerFacts
 from planner.recipes.trainer.launcher import is_alone, is_launched, launch_of, never_shards
+from planner.recipes.trainer.recipe import leave_unresolved
 from planner.recipes.trainer.sizes import SPLITS
 from planner.recipes.trl import read as trl
 from planner.recipes.trl import unknown as trl_unknown
@@ -75,7 +76,7 @@ def _of_file(found: RecipeSource, options: RecipeOptions) -> Recipe:
     keys.mistakes += [_no_override(argument) for argument in others]
     launch = read_launch(options.accelerate) if options.accelerate else None
     recipe = trl.read(keys, options, script="", launch=launch)
-    if launch and isinstance(facts := recipe.foreign, TrlFacts):
+    if launch and isinstance(facts := recipe.foreign, TrainerFacts):
         recipe = replace(recipe, foreign=replace(facts, is_launched=True))
     keys.raise_mistakes()
     # As options of the recipe's own command, they win over its file.
@@ -125,11 +126,11 @@ def _of_command(found: RecipeSource, command: Command, options: RecipeOptions) -
         versions=VERSIONS,
     )
     keys.mistakes += [_no_override(argument) for argument in others if "$" not in argument]
-    trl.leave_unresolved(keys)
+    leave_unresolved(keys, trl.DIALECT)
     launch = launch_of(command, options, keys, found.source)
     recipe = trl.read(keys, options, script=command.script, launch=launch)
     recipe = replace(recipe, script_path=command.path)
-    if isinstance(facts := recipe.foreign, TrlFacts):
+    if isinstance(facts := recipe.foreign, TrainerFacts):
         alone = is_alone(command)
         launched = is_launched(command) or bool(options.accelerate)
         shards = keys.has("fsdp") or not never_shards(command)

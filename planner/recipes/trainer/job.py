@@ -1,4 +1,4 @@
-"""Drafts a job from the keys of a TRL recipe."""
+"""Drafts a job from the keys of a recipe that transformers' Trainer trains."""
 
 from math import sqrt
 from pathlib import PurePath
@@ -6,26 +6,26 @@ from typing import Any
 
 from planner.job.compute import FLASH
 from planner.recipes.drafting import RecipeOptions, carry, job_name, order_sections, set_batch, set_workers, whole_if
-from planner.recipes.engine import carried, carried_if_set
+from planner.recipes.engine import carried
 from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Draft, Note, product
 from planner.recipes.scalars import number
 from planner.recipes.trainer.accelerate import LaunchSettings
-from planner.recipes.trainer.batching import TrlFacts
+from planner.recipes.trainer.batching import TrainerFacts
+from planner.recipes.trainer.dialect import Dialect
 from planner.recipes.trainer.peft_targets import default_targets
 from planner.recipes.trainer.trackers import set_trackers
 from planner.recipes.trainer.train import set_eval, set_optimizer, set_precision, set_schedule
-from planner.recipes.trl.data import set_data_of
-from planner.recipes.trl.datasets import named_sets
-from planner.recipes.trl.loss import note_loss, set_objective
-from planner.recipes.trl.padding import set_padding
+
+_MICRO, _STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
 
 
 def fill(
     draft: Draft,
     keys: KeyReader,
     options: RecipeOptions,
-    facts: TrlFacts,
+    facts: TrainerFacts,
+    dialect: Dialect,
     launch: LaunchSettings | None,
     held: int,
     *,
@@ -38,28 +38,21 @@ def fill(
         keys: the recipe's keys. Mistakes are added to it.
         options: the command line's options.
         facts: the settings on which the verdicts depend.
+        dialect: what the recipe's system does in its own way.
         launch: the launcher's settings, None if unknown.
         held: samples that one GPU held.
         is_own: whether the user's own loop computes the loss.
     """
-    method = facts.method
-    names = {key: PurePath(str(keys.value(key, ""))).name for key in ("run_name", "hub_model_id", "output_dir")}
-    told = next((key for key, name in names.items() if name), "the method")
-    draft.derive("name", name := job_name(*names.values(), f"trl-{method}"), f"name {name}: {told}", told)
-    _set_model(draft, keys)
-    named = named_sets(keys, method, evaluates=facts.evaluates)
-    set_data_of(draft, keys, method, named)
+    _set_name(draft, keys, f"{dialect.title.lower()}-{facts.method}")
+    dialect.set_model(draft, keys)
+    named = dialect.set_rows(draft, keys, facts)
     if is_own:
-        note_loss(draft, keys)
+        dialect.note_loss(draft, keys)
     else:
-        set_objective(draft, keys, facts)
-    how = product(facts.tuned_gpus, facts.micro, facts.accumulation, facts.batch)
-    if facts.splits_batches:
-        how = f"{facts.batch} = {facts.micro} x {facts.accumulation}: split_batches counts over all GPUs"
-    set_batch(draft, keys, options, facts.batch, held, how)
-    set_padding(draft, keys, method, is_own=is_own)
-    for key in ("per_device_train_batch_size", "gradient_accumulation_steps"):
-        keys.value(key)
+        dialect.set_objective(draft, keys, facts)
+    _set_batch(draft, keys, options, facts, held)
+    if not is_own:
+        dialect.set_padding(draft, keys, facts)
     if facts.max_steps:
         carry(draft, keys, "max_steps", "train.steps", facts.max_steps, whose=keys.versions)
         keys.value("num_train_epochs")
@@ -79,6 +72,22 @@ def fill(
     order_sections(draft)
 
 
+def _set_name(draft: Draft, keys: KeyReader, default: str) -> None:
+    names = {key: PurePath(str(keys.value(key, ""))).name for key in ("run_name", "hub_model_id", "output_dir")}
+    told = next((key for key, name in names.items() if name), "the method")
+    name = job_name(*names.values(), default)
+    draft.derive("name", name, f"name {name}: {keys.shown(told)}", told)
+
+
+def _set_batch(draft: Draft, keys: KeyReader, options: RecipeOptions, facts: TrainerFacts, held: int) -> None:
+    how = product(facts.tuned_gpus, facts.micro, facts.accumulation, facts.batch)
+    if facts.splits_batches:
+        how = f"{facts.batch} = {facts.micro} x {facts.accumulation}: split_batches counts over all GPUs"
+    set_batch(draft, keys, options, facts.batch, held, how)
+    for key in (_MICRO, _STEPS):
+        keys.value(key)
+
+
 def _set_attention(draft: Draft, keys: KeyReader) -> None:
     """Sets `model.attention`, which depends on the precision."""
     name = keys.scalar_text("attn_implementation")
@@ -92,11 +101,12 @@ def _set_attention(draft: Draft, keys: KeyReader) -> None:
 
 def _set_compute(draft: Draft, keys: KeyReader) -> None:
     _set_attention(draft, keys)
-    if keys.value("gradient_checkpointing") is True:
-        carry(draft, keys, "gradient_checkpointing", "train.activation_checkpointing", True)
-    elif not keys.has("gradient_checkpointing"):
-        text = "off: gradient_checkpointing is not set (false in TRL 0.19, true in 1.16). It changes only memory"
-        draft.derived.append(Note(key="gradient_checkpointing", text=f"train.activation_checkpointing {text}"))
+    key = "gradient_checkpointing"
+    if keys.value(key) is True:
+        carry(draft, keys, key, "train.activation_checkpointing", True)
+    elif not keys.has(key) and (unset := keys.rules.of_key(key)) and unset.note:
+        text = f"train.activation_checkpointing off: {keys.shown(key)} is not set ({unset.note})"
+        draft.derived.append(Note(key=keys.shown(key), text=f"{text}. It changes only memory"))
     if keys.value("torch_compile") is True:
         if "frozen" in draft.job["model"]:
             draft.drop("torch_compile", "planner does not compile 4-bit weights. It changes only speed")
@@ -104,35 +114,11 @@ def _set_compute(draft: Draft, keys: KeyReader) -> None:
             carry(draft, keys, "torch_compile", "train.compile", "blocks")
 
 
-def _set_model(draft: Draft, keys: KeyReader) -> None:
-    draft.set("model.kind", "hf")
-    carried(draft, keys, "model_name_or_path")
-    carried_if_set(draft, keys, "model_revision")
-    key = "max_seq_length" if keys.has("max_seq_length") else "max_length"
-    if keys.has("max_seq_length") and keys.has("max_length"):
-        keys.wrong(
-            "max_seq_length and max_length: both set the length of a sample. TRL up to 0.19 takes the first, and newer "
-            "ones refuse it: write its number as max_length"
-        )
-    if key in keys.entries and not keys.has(key):
-        keys.lacks(
-            f"{key}: found null, which means no limit. Write the tokens of the longest sample, such as {key}=4096"
-        )
-    carried(draft, keys, key)
-    for name in ("chat_template", "chat_template_path"):
-        if keys.has(name):
-            keys.value(name)
-            draft.drop(name, "see to do")
-            draft.ask(
-                f"model.chat_template: save the recipe's {name} as a Jinja file, and write its path", of_model=True
-            )
-    if keys.flag("use_peft"):
-        _set_lora(draft, keys)
-    elif keys.value("load_in_4bit") is True:
-        keys.refuse_in_job("load_in_4bit", "without use_peft there are no adapters, and 4-bit weights are not trained")
+# -- adapters, as peft has them
 
 
-def _set_lora(draft: Draft, keys: KeyReader) -> None:
+def set_lora(draft: Draft, keys: KeyReader) -> None:
+    """Sets `model.lora` and `model.frozen` by the keys that start with `lora_` and `load_in_`."""
     rank, alpha, how = keys.read("lora_r"), keys.read("lora_alpha"), ""
     if keys.flag("use_rslora"):
         how = f" ({number(alpha)} x sqrt({rank}): use_rslora scales by alpha / sqrt(rank), planner by alpha / rank)"
@@ -150,7 +136,7 @@ def _set_lora(draft: Draft, keys: KeyReader) -> None:
         if keys.value(name) is True:
             _set_frozen(draft, keys, name)
             draft.ask(
-                f"model.path: {name} often continues adapters of an earlier run. If "
+                f"model.path: {keys.shown(name)} often continues adapters of an earlier run. If "
                 f"{keys.value('model_name_or_path')} is a folder of adapters, merge them into their base model and "
                 "write the merged one",
                 of_model=True,
@@ -159,14 +145,14 @@ def _set_lora(draft: Draft, keys: KeyReader) -> None:
 
 def _set_frozen(draft: Draft, keys: KeyReader, name: str) -> None:
     """How frozen weights are stored, by `load_in_4bit` or `load_in_8bit`. bitsandbytes leaves the head out, too."""
-    kind = keys.text("bnb_4bit_quant_type", "nf4")
+    kind, shown = keys.text("bnb_4bit_quant_type", "nf4"), keys.shown(name)
     if name == "load_in_4bit":
         draft.told.add("bnb_4bit_quant_type")
     if name != "load_in_4bit" or kind != "nf4":
-        what = name if name != "load_in_4bit" else f"{name} with bnb_4bit_quant_type {kind}"
+        what = shown if name != "load_in_4bit" else f"{shown} with bnb_4bit_quant_type {kind}"
         draft.drop(name, f"{what}: planner stores frozen weights in fp32 or nf4. fp32 takes more memory")
         return
-    draft.derive("model.frozen", "nf4", f"model.frozen nf4: {name}, with bnb_4bit_quant_type nf4")
+    draft.derive("model.frozen", "nf4", f"model.frozen nf4: {shown}, with bnb_4bit_quant_type nf4")
     if keys.flag("use_bnb_nested_quant"):
         draft.drop("use_bnb_nested_quant", "planner keeps the scales in float32, which takes 0.4 bits per weight more")
 
@@ -192,9 +178,10 @@ def _default_targets(draft: Draft, keys: KeyReader) -> tuple[list[str], str]:
     model = keys.value("model_name_or_path")
     targets, whose = default_targets(model) if isinstance(model, str) else ((), "")
     if not targets:
+        key = keys.shown("lora_target_modules")
         keys.lacks(
-            "lora_target_modules: found nothing, and neither config.json nor the model's name tells the family, on "
-            "which peft's choice depends. Write the layers' names in the recipe, or lora_target_modules=all-linear"
+            f"{key}: found nothing, and neither config.json nor the model's name tells the family, on "
+            f"which peft's choice depends. Write the layers' names in the recipe, or {key}=all-linear"
         )
         return [], ""
     draft.ask(
