@@ -12,7 +12,7 @@ from planner.recipes.config_reader import recipe_error
 from planner.recipes.scalars import has_shell
 from planner.recipes.shell.brackets import ShellError
 from planner.recipes.shell.documents import Script, continued, scripts_in
-from planner.recipes.shell.programs import module_named, nested_script, script_at, script_named
+from planner.recipes.shell.programs import module_named, nested_script, script_at, script_named, trainer_named
 from planner.recipes.shell.runs import Follower, Started
 from planner.recipes.shell.values import Shell
 
@@ -34,12 +34,13 @@ HYDRA_SCRIPTS = {"train.py": "the DPO repository", "launch.py": "HALOs"}
 # A text without this has no training command. `$` may stand for anything.
 _HINT = re.compile(
     r"(?:^|[/\s\"'`])(train\.py|launch\.py|(?:run_)?(?:sft|cpt|dpo|orpo|kto|grpo)\.py|"
-    r"trl\.scripts\.(?:sft|dpo|orpo|kto|grpo))(?=$|[\s\"'`;&|<>)\\])|(?:^|[\s\"'`])trl\s+(?:sft|dpo|orpo|kto|grpo)(?!\w)"
+    r"trl\.scripts\.(?:sft|dpo|orpo|kto|grpo))(?=$|[\s\"'`;&|<>)\\])|"
+    r"(?:^|[\s\"'`])(?:trl\s+(?:sft|dpo|orpo|kto|grpo)|(?:llamafactory-cli|lmf)\s+train)(?!\w)"
 )
 # The beginning of a command line that starts any program. It has an argument, so a path alone does not match.
 _PROGRAM = re.compile(
     r"(?:^|\n)[ \t]*(?:[A-Za-z_]\w*=\S*[ \t]+)*(?:\S*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed|trl|uv|srun|ray|"
-    r"bash|axolotl|llamafactory-cli|tune|litgpt|swift|megatron|composer)[ \t]+\S"
+    r"bash|axolotl|llamafactory-cli|lmf|tune|litgpt|swift|megatron|composer)[ \t]+\S"
 )
 _OTHER_TRL = re.compile(r"(?:^|\s)trl\s+([a-z][\w-]*)")
 # A line of prose that cannot be read, but begins as a training command does.
@@ -214,7 +215,7 @@ def _command(its: _Training, group_size: int | None) -> Command:
     if launched[-1:] == ("trl",):
         launcher |= _taken(behind)
     return Command(
-        script=script_named(path) or module_named(path) or path,
+        script=trainer_named(its.words, its.at) or script_named(path) or module_named(path) or path,
         path=path,
         launcher=launcher,
         environment={**its.environment, **_assigned(launched)},

@@ -1,17 +1,55 @@
 """Reads and writes keys by their rows: what needs no code of a system's own.
 
-`carried` takes keys of a recipe into the draft of a job, `written` writes values of a job as options.
+`rename` gives keys the names of the layer below, `refuse_unknown` finds those without a row, `carried` takes keys of a
+recipe into the draft of a job, and `written` writes values of a job as options.
 """
 
 import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any
 
+from planner.files.messages import cut
 from planner.recipes.drafting import carry
-from planner.recipes.entries import KeyReader
+from planner.recipes.entries import Entry, KeyReader
 from planner.recipes.recipe import Draft
 from planner.recipes.rendering import Rendering
 from planner.recipes.rule import KeyRule, Rules
 from planner.recipes.scalars import number
+
+# Fewer keys of a system may be in another one's recipe, too.
+_FEWEST_MARKS = 2
+
+
+def has_marks(rules: Rules, names: Mapping[str, Any]) -> bool:
+    """Whether these are keys of the system with these rows: two or more that hardly another system has."""
+    return sum(row.mark and row.name in names for row in rules) >= _FEWEST_MARKS
+
+
+def rename(keys: KeyReader) -> None:
+    """Put the value of each key whose row has another name below under that name. Messages keep the recipe's own."""
+    entries: dict[str, Entry] = {}
+    for name, entry in keys.entries.items():
+        row = keys.rules.exact(name)
+        target = row.into if row and row.into else name
+        if entry.written_as or target == name:
+            entries.setdefault(target, entry)
+            continue
+        if target in entries and (other := entries[target].written_as):
+            keys.wrong(f"{name} and {other}: both set the same value. Remove one")
+        entries[target] = replace(entry, written_as=name)
+    keys.entries = entries
+
+
+def refuse_unknown(keys: KeyReader, title: str) -> None:
+    """Note each key without a row as a mistake, with the row that it resembles. `title` is the system's name."""
+    unknown = dict.fromkeys(name.partition(".")[0] for name in keys.entries)
+    for name in unknown:
+        if keys.rules.row(name) is None:
+            near = get_close_matches(name, keys.rules.names, n=1, cutoff=0.82)
+            hint = f"Did you mean {near[0]}?" if near else "Remove it, or correct its name"
+            keys.wrong(f"{cut(name)}: {title} does not know this key and refuses the recipe. {hint}")
 
 
 def carried(draft: Draft, keys: KeyReader, *names: str) -> None:

@@ -62,6 +62,8 @@ class KeyRule:
     """whether a command line may have it without a value"""
     is_true: bool = False
     """whether it is true by default in a version, so that a command line may have `--no_NAME`"""
+    mark: bool = False
+    """whether hardly another system has the key, so that two of them name the system"""
     is_old: bool = False
     """whether newer versions of the system no longer take it"""
 

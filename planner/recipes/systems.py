@@ -6,12 +6,22 @@ from typing import Any
 from planner.base.plugins import Plugin, installed
 from planner.errors import PlannerError, UserError
 from planner.recipes import accelerate_system, deepspeed_system, hydra_systems, job_system, torchtitan
+from planner.recipes.llamafactory import system as llamafactory
 from planner.recipes.recipe import Recipe, Rewrite
 from planner.recipes.system import System
 from planner.recipes.trl import system as trl_system
 from planner.recipes.unsupported import GROUP
 
-READ = (trl_system.SYSTEM, deepspeed_system.SYSTEM, accelerate_system.SYSTEM, hydra_systems.DPO, hydra_systems.HALOS)
+MARKED = (llamafactory.SYSTEM,)
+"""systems with keys or programs that no other has, which are asked before all others"""
+READ = (
+    *MARKED,
+    trl_system.SYSTEM,
+    deepspeed_system.SYSTEM,
+    accelerate_system.SYSTEM,
+    hydra_systems.DPO,
+    hydra_systems.HALOS,
+)
 """systems whose recipes planner reads, in the order of detection"""
 WRITTEN = (
     hydra_systems.DPO,

@@ -9,7 +9,7 @@ from planner.base.text import enumerated
 from planner.files.messages import cut
 
 GROUP = "planner.recipes"
-_READ = "the DPO repository, HALOs, TRL, DeepSpeed's batch sizes and its own jobs"
+_READ = "the DPO repository, HALOs, TRL, LLaMA-Factory, DeepSpeed's batch sizes and its own jobs"
 # A single key may belong to any system, unless it is one of `own`.
 _FEWEST_KEYS = 2
 _MOST_SHOWN = 4
@@ -49,16 +49,6 @@ UNSUPPORTED = (
         "base_model micro_batch_size num_epochs sequence_len sample_packing val_set_size adapter lora_target_linear "
         "pad_to_sequence_len dataset_prepared_path train_on_inputs flash_attention base_model_config rl",
         r"\baxolotl\s+(?:train|preprocess)\b|\baxolotl\.cli\.train\b",
-    ),
-    _system(
-        "LLaMA-Factory",
-        "stage finetuning_type template cutoff_len lora_target lora_rank pref_beta pref_loss pref_ftx plot_loss "
-        "overwrite_cache max_samples dataset_dir val_size neat_packing mask_history train_on_prompt dataset "
-        "eval_dataset pref_bco_weight dpo_beta dpo_loss dpo_ftx kto_ftx enable_liger_kernel quantization_bit "
-        "use_galore use_badam freeze_trainable_layers export_dir infer_backend "
-        "adapter_name_or_path use_unsloth flash_attn dist_config "
-        "init_config kernel_config",
-        r"\bllamafactory-cli\b|\bsrc/train_bash\.py\b",
     ),
     _system(
         "OpenRLHF",

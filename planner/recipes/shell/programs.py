@@ -7,6 +7,8 @@ from planner.recipes.scalars import has_shell
 
 _SCRIPT = re.compile(r"(?:.*/)?((?:train|launch|(?:run_)?(?:sft|cpt|dpo|orpo|kto|grpo))\.py)", re.DOTALL)
 _MODULE = re.compile(r"trl\.scripts\.(sft|dpo|orpo|kto|grpo)")
+# Programs that train with one of their commands.
+_TRAINERS = {"llamafactory-cli": ("train",), "lmf": ("train",)}
 _OF_TRL = ("sft", "dpo", "orpo", "kto", "grpo")
 _PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*|ipython|debugpy")
 _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
@@ -46,6 +48,12 @@ def module_named(word: str) -> str:
     return f"{found[1]}.py" if found else ""
 
 
+def trainer_named(words: Sequence[str], at: int) -> str:
+    """The program and its command, `llamafactory-cli train`, if the word at this index is the command. Else empty."""
+    name = _base(words[at - 1]) if at else ""
+    return f"{name} {words[at]}" if (words[at],) == _TRAINERS.get(name) else ""
+
+
 def script_at(words: Sequence[str]) -> int | None:
     """The index of the training script that a command starts, None if it starts none that planner knows."""
     at = program_at(words)
@@ -56,6 +64,8 @@ def script_at(words: Sequence[str]) -> int | None:
         script = at
     elif name == "trl":
         script = _of_trl(words, at + 1)
+    elif name in _TRAINERS:
+        script = at + 1 if tuple(words[at + 1 : at + 2]) == _TRAINERS[name] else None
     elif _PYTHON.fullmatch(name):
         script = _of_python(words, at + 1)
     elif name == "accelerate":
@@ -145,7 +155,7 @@ def is_program(words: Sequence[str], at: int) -> bool:
     name = _base(words[at])
     if name == "trl":
         return tuple(words[at + 1 : at + 2]) != ("trl",) and _of_trl(words, at + 1) is not None
-    known = name in _LAUNCHERS or name in _SHELLS or name in _PLAIN or name in _STARTING
+    known = name in _LAUNCHERS or name in _TRAINERS or name in _SHELLS or name in _PLAIN or name in _STARTING
     return known or bool(_PYTHON.fullmatch(name) or script_named(words[at]))
 
 

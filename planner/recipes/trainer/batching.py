@@ -1,7 +1,7 @@
 """What TRL and transformers do with a recipe at each GPU count (TRL 0.19 to HEAD, transformers 4.53 and 5.23)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Trap
@@ -17,10 +17,21 @@ _VARIES = {
     "bco_pair": "TRL keeps a running mean over micro-batches",
     "orpo": "TRL's likelihood term is a mean over the tokens of a micro-batch",
 }
+_MICRO, _STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
 _LEAST_MICRO = {"kto": 2}
 """the smallest micro-batch that TRL takes, if it is above 1"""
 _NEVER_DIVIDED = ((4, 49), (4, 52))
 """first and last version of transformers that, with some versions of TRL, do not divide the loss by A"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """Counts of processes with which a recipe's system does not start."""
+
+    text: str
+    """the error, short enough for a table cell"""
+    least: int = 1
+    most: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +90,20 @@ class TrainerFacts:
     """whether the script may run under FSDP, although nothing read says so"""
     resumes: bool = False
     """whether the recipe names a checkpoint to resume from"""
+    is_trl: bool = True
+    """whether TRL's own scripts train it, for what is known of its versions"""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """the Trainer's keys whose names differ in the recipe's system, and those names"""
+    limits: tuple[Limit, ...] = ()
+    """counts of processes with which the recipe's system does not start"""
+    varies: str = ""
+    """why the loss depends on the split of a batch, if it does so otherwise than in TRL"""
     handbook_keys: tuple[str, ...] = ()
     """the recipe's keys that only the alignment-handbook's scripts up to v0.3 take"""
+
+    def name(self, key: str) -> str:
+        """The name of a key of the Trainer in the recipe's system."""
+        return self.names.get(key, key)
 
     def batch_at(self, gpus: int) -> int:
         """The global batch at a GPU count: m * A * W, or m * A with split_batches, where m is of all GPUs."""
@@ -120,13 +143,16 @@ class TrainerFacts:
         """The error if the micro-batch of a GPU is none, or too small for the method. Empty if it is not."""
         if self.splits_batches and self.micro % gpus:
             return f"ValueError: split_batches, {self.micro} % {gpus} = {self.micro % gpus}"
-        least = _LEAST_MICRO.get(self.method, 1)
+        least = _LEAST_MICRO.get(self.method, 1) if self.is_trl else 1
         if self.micro // (gpus if self.splits_batches else 1) < least:
             return f"ValueError: {self.method.upper()} needs a micro-batch above {least - 1}"
         return ""
 
     def _start_error(self, gpus: int) -> str:
         """The error if this number of processes contradicts another setting, empty if it does not."""
+        for limit in self.limits:
+            if gpus < limit.least or (limit.most is not None and gpus > limit.most):
+                return limit.text
         if self.mesh not in {None, gpus}:
             return f"ValueError: parallelism_config is for {self.mesh} processes"
         if self.deepspeed and (other := self.deepspeed.other(gpus, self.micro, self.accumulation)):
@@ -151,7 +177,7 @@ class TrainerFacts:
         """The numbers whose units are easily mistaken."""
         rows = [
             AmbiguousUnit(
-                key="per_device_train_batch_size",
+                key=self.name(_MICRO),
                 value=str(self.micro),
                 there="of all GPUs (split_batches)" if self.splits_batches else f"{self.unit}s per GPU and micro-batch",
                 here=f"batch.global: {self.batch}",
@@ -208,7 +234,7 @@ class TrainerFacts:
             return None
         batches = [f"{self.batch_at(count)} at {count}" for count in sorted({min(other), max(other)})]
         text = (
-            "The batch is per_device_train_batch_size x gradient_accumulation_steps x GPUs: "
+            f"The batch is {self.name(_MICRO)} x {self.name(_STEPS)} x GPUs: "
             f"{' and '.join(batches)} GPUs. The learning rate stays that of batch {self.batch}, a number that the "
             "recipe does not contain."
         )
@@ -225,7 +251,7 @@ class TrainerFacts:
 
     def _kto(self, options: CheckOptions) -> Trap | None:
         """Only at as many GPUs as the batch has completions is 1 the only micro-batch that keeps the batch."""
-        if self.method != "kto" or self.micro < 2 or self.batch not in options.counts:
+        if not self.is_trl or self.method != "kto" or self.micro < 2 or self.batch not in options.counts:
             return None
         text = (
             f"Batch {self.batch} at {self.batch} GPUs needs micro-batches of 1. TRL refuses them, because each "
@@ -247,13 +273,13 @@ class TrainerFacts:
         return Trap(name="group cuts", text=text)
 
     def _varies(self) -> Trap | None:
-        why = _VARIES.get(self.loss) or _VARIES.get(self.method)
-        if why is None:
+        why = self.varies or (self.is_trl and (_VARIES.get(self.loss) or _VARIES.get(self.method)))
+        if not why:
             return None
         return Trap(name="depends on the split", text=f"{why}, so the loss of the same batch depends on its split.")
 
     def _not_divided(self, options: CheckOptions) -> Trap | None:
-        if self.accumulation == 1 or self.method not in {"dpo", "orpo"}:
+        if self.accumulation == 1 or self.method not in {"dpo", "orpo"} or not self.is_trl:
             return None
         last = "0.13" if self.method == "dpo" else "0.19.1"
         affected = _is_between(options.transformers, *_NEVER_DIVIDED)

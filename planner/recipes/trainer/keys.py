@@ -166,7 +166,13 @@ TRAINING_ARGUMENTS = Rules(
         ),
         *about(
             "precision, memory and speed",
-            key("bf16", ours="train.precision", value="truth", default=True),
+            key(
+                "bf16",
+                ours="train.precision",
+                value="truth",
+                default=True,
+                note="its default is true in TRL 0.19 to 1.16 (false in older ones)",
+            ),
             key("fp16", ours="train.precision", value="truth"),
             key("tf32", why="planner keeps torch's default", stands_alone=True),
             key(

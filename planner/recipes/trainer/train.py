@@ -98,7 +98,7 @@ def set_schedule(draft: Draft, keys: KeyReader, facts: TrainerFacts, *, is_own: 
 
 
 def set_precision(draft: Draft, keys: KeyReader, launch: LaunchSettings | None) -> None:
-    """Sets `train.precision` from the recipe's key, else from the launcher, else from TRL's default."""
+    """Sets `train.precision` from the recipe's key, else from the launcher, else from the system's default."""
     launched = launch.mixed_precision if launch else ""
     if keys.value("fp16") is True:
         precision, why = "bf16", "the recipe's fp16, for which planner has bf16"
@@ -109,7 +109,9 @@ def set_precision(draft: Draft, keys: KeyReader, launch: LaunchSettings | None) 
     elif keys.has("bf16"):
         precision, why = "fp32", "bf16 is false"
     else:
-        precision, why = "bf16", "bf16 is not set, and its default is true in TRL 0.19 to 1.16 (false in older ones)"
+        row = keys.rules.of_key("bf16")
+        precision = "bf16" if row is None or row.default else "fp32"
+        why = f"bf16 is not set, and {row.note if row else 'its default is true'}"
     draft.derive("train.precision", precision, f"train.precision {precision}: {why}")
 
 

@@ -1,0 +1,1 @@
+"""LLaMA-Factory: its keys, and how planner makes a job of them. transformers' Trainer trains its recipes."""

@@ -1,0 +1,121 @@
+"""LLaMA-Factory as a `System`: its YAML and JSON files, and the commands that train them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from planner.recipes.command import Command
+from planner.recipes.config_reader import beside, mapping_of, recipe_error, text_of
+from planner.recipes.drafting import RecipeOptions
+from planner.recipes.engine import has_marks, refuse_unknown, rename
+from planner.recipes.entries import Entry, KeyReader, flat
+from planner.recipes.llamafactory.behaviour import DIALECT, prepare, refuse_optimizers, trained_by
+from planner.recipes.llamafactory.keys import RULES, VERSIONS
+from planner.recipes.overrides import overrides
+from planner.recipes.recipe import Recipe
+from planner.recipes.source import YAML, RecipeSource
+from planner.recipes.system import System
+from planner.recipes.trackers import variables_of
+from planner.recipes.trainer.accelerate import LaunchSettings, read_launch
+from planner.recipes.trainer.batching import TrainerFacts
+from planner.recipes.trainer.launcher import is_alone, is_launched, launch_of
+from planner.recipes.trainer.recipe import leave_unresolved, read_truths, recipe_of
+from planner.recipes.trainer.sizes import expand
+
+CLI = ("llamafactory-cli train", "lmf train")
+_TRUE = ("true", "y", "1")
+# Variables that choose another trainer, with other keys and another batch.
+_OTHERS = {"USE_MCA": "Megatron's trainer (mca)", "USE_V1": "its trainer v1"}
+
+
+def detect(found: RecipeSource) -> bool:
+    """Whether a file has keys of LLaMA-Factory alone, or a command starts it."""
+    if found.command is None:
+        return has_marks(RULES, found.tree)
+    if found.command.script in CLI:
+        return True
+    tree = _file_of(found)[0] if found.command.script == "train.py" else {}
+    return has_marks(RULES, tree) or has_marks(RULES, dict.fromkeys(found.keys))
+
+
+def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
+    """The recipe in a file or a command.
+
+    Raises:
+        RecipeError: a file, key or value is wrong or missing.
+    """
+    command = found.command
+    environment = {**(command.environment if command else {}), **options.env}
+    for name, other in _OTHERS.items():
+        if environment.get(name, "").lower() in _TRUE:
+            raise recipe_error(found.source, f"{name}: found {other}, whose keys planner does not read. Remove it")
+    tree, config, arguments = _file_of(found)
+    entries: dict[str, Entry] = flat(tree, config or found.source)
+    others = overrides(arguments, entries)
+    keys = KeyReader(
+        source=config or found.source, entries=entries, fix="{}=VALUE", is_for_job=options.is_for_job, rules=RULES,
+        versions=VERSIONS,
+    )  # fmt: skip
+    keys.mistakes += [f"{each}: not key=value. Write it in this form" for each in others]
+    refuse_unknown(keys, DIALECT.title)
+    rename(keys)
+    leave_unresolved(keys, DIALECT)
+    expand(keys)
+    read_truths(keys)
+    prepare(keys)
+    refuse_optimizers(keys)
+    trained = trained_by(keys)
+    keys.method = trained.method
+    launch = _launch(found, replace(options, env=environment), keys)
+    recipe = recipe_of(keys, options, trained, DIALECT, launch)
+    if isinstance(facts := recipe.foreign, TrainerFacts):
+        launched = command is None or command.script in CLI or is_launched(command)
+        alone = command is not None and command.script not in CLI and is_alone(command)
+        recipe = replace(recipe, foreign=replace(facts, is_launched=launched, is_alone=alone))
+    keys.raise_mistakes()
+    return replace(
+        recipe,
+        script=command.script if command else "",
+        arguments=tuple(arguments),
+        config=config,
+        environment=variables_of(options.env),
+    )
+
+
+def _file_of(found: RecipeSource) -> tuple[Mapping[str, object], str, Sequence[str]]:
+    """The keys of the recipe's file, its path, and the arguments behind it. A command's first argument is the file."""
+    if found.command is None:
+        return found.tree, found.source, found.arguments
+    first, *rest = [*found.arguments, ""]
+    if not first.endswith(YAML) or first.startswith("-"):
+        return {}, "", found.arguments
+    path = beside(found.source, first)
+    return mapping_of(text_of(path), first), first, tuple(rest[:-1])
+
+
+def _launch(found: RecipeSource, options: RecipeOptions, keys: KeyReader) -> LaunchSettings | None:
+    """The launcher's settings, None if nothing says them (launcher.py)."""
+    command = found.command
+    if options.env.get("USE_RAY", "").lower() in _TRUE:
+        return LaunchSettings(num_processes=keys.read("ray_num_workers"), source="ray_num_workers (USE_RAY)")
+    if command is None:
+        return read_launch(options.accelerate) if options.accelerate else None
+    if command.script not in CLI:
+        return launch_of(command, options, keys, found.source)
+    count, source = _processes(command, options.env)
+    return LaunchSettings(num_processes=count, source=source) if count else None
+
+
+def _processes(command: Command, environment: Mapping[str, str]) -> tuple[int | None, str]:
+    """How many processes `llamafactory-cli` starts, and what says so. None if nothing does: one for each device."""
+    each, nodes = environment.get("NPROC_PER_NODE", ""), environment.get("NNODES", "1")
+    devices = command.launcher.get("CUDA_VISIBLE_DEVICES", environment.get("CUDA_VISIBLE_DEVICES", ""))
+    if each.isdigit() and nodes.isdigit() and len(each + nodes) <= 8:
+        return max(int(each) * int(nodes), 1), "NNODES x NPROC_PER_NODE"
+    if devices and all(part.strip().isdigit() for part in devices.split(",")):
+        return len(devices.split(",")), "CUDA_VISIBLE_DEVICES"
+    return None, ""
+
+
+SYSTEM = System(
+    name="llamafactory", title="LLaMA-Factory", detect=detect, read=read, methods=("sft", "dpo", "ipo", "kto", "simpo")
+)
