@@ -154,7 +154,6 @@ _OWN = Rules(
         ),
         *about(
             "the optimizer",
-            key("learning_rate", ours="train.optimizer.lr", value="number", default=5e-5, unset="free"),
             keys("use_galore use_apollo use_badam use_adam_mini use_muon", value="truth"),
             keys("galore_layerwise apollo_layerwise", value="truth"),
             keys("""
@@ -165,7 +164,6 @@ _OWN = Rules(
         ),
         *about(
             "precision, and where results go",
-            key("bf16", ours="train.precision", value="truth", default=False, note="its default is false"),
             key("plot_loss", mark=True, stands_alone=True, why="planner records and tracks every step"),
             keys("include_effective_tokens_per_second compute_accuracy", why="planner has metrics of its own"),
             key("use_swanlab", value="truth", why=TRACKING),

@@ -86,14 +86,14 @@ def _own_keys(keys: KeyReader) -> list[str]:
 
 
 def _set_model(draft: Draft, keys: KeyReader) -> None:
-    draft.set("model.kind", "own")
+    draft.set("model", {})
     if own := _own_keys(keys):
         draft.ask(f"{', '.join(own)}: keys of your script, whose effect planner does not know. It read the Trainer's")
 
 
 def _set_rows(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> NamedSets:
     del keys, facts
-    draft.set("data.kind", "own")
+    draft.set("data", {})
     return NamedSets()
 
 
