@@ -7,8 +7,8 @@ It is not run by CI. It needs an environment of its own, in which LLaMA-Factory'
 
 Executed are: both launchers (launcher.launch, v1.launcher.launch) up to the command that they start, get_train_args
 with all checks, transformers' Trainer.get_total_train_batch_size and DeepSpeed's size checks, accelerate's
-BatchSamplerShard, and of v1 get_args, DistributedInterface with torch's device mesh, SFTTrainer.__init__ and the batches
-that BatchGenerator yields.
+BatchSamplerShard, and of v1 get_args, DistributedInterface with torch's device mesh, SFTTrainer.__init__ and the
+batches that BatchGenerator yields.
 
 Ours are: the count of GPUs, processes that are not started (torch's fake process group), the checks whether a package
 is installed, and a model of one layer. Rows behind USE_MCA need Megatron and are not executed.
