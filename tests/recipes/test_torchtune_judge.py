@@ -111,6 +111,21 @@ def test_what_a_sample_is(recipe, dataset, unit):
     assert judge.batch_at(recipe, {**BASE, "dataset": dataset}, 2).unit == unit
 
 
+@pytest.mark.parametrize(
+    ("rows", "limit", "samples"),
+    [
+        # torchtune/execute.py lets their own train() run these two.
+        (23, None, [6, 6, 6, 10, 6, 6, 10, 6, 6]),
+        (23, 2, [6, 6, 6, 6, 6, 6]),
+        (24, None, [6] * 12),
+        (5, None, [8, 6]),
+    ],
+)
+def test_micro_batches_left_at_an_epochs_end_belong_to_the_next_epochs_first_step(rows, limit, samples):
+    config = {**BASE, "batch_size": 2, "gradient_accumulation_steps": 3, "epochs": 3, "max_steps_per_epoch": limit}
+    assert judge.samples_of_steps(config, rows) == samples
+
+
 def test_overrides_replace_components_and_remove_keys(tmp_path):
     (tmp_path / "own.yaml").write_text(
         "batch_size: 2\nseed: 1\nloss:\n  _component_: a.B\n  beta: 0.1\nx: {y: {z: 1}}\n"

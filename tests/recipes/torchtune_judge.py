@@ -167,6 +167,29 @@ def _replicas(recipe, config, processes):
     return processes // tensor
 
 
+def samples_of_steps(config, rows, replicas=1):
+    """The samples of each optimizer step of a run over `rows` rows, for all recipes with a data loader of SFT or DPO.
+
+    Their train counts micro-batches anew in each epoch, but sets gradients to zero after a step only. So micro-batches
+    that are left at an epoch's end are part of the next epoch's first step. The loader drops a last short micro-batch.
+    (knowledge_distillation_distributed does not drop it. This is not for that recipe.)
+    """
+    micro, steps, limit = (
+        config.get(key) for key in ("batch_size", "gradient_accumulation_steps", "max_steps_per_epoch")
+    )
+    batches = -(-rows // replicas) // micro  # DistributedSampler repeats rows until all replicas have as many
+    told, waiting = [], 0
+    for _ in range(config["epochs"]):
+        for at in range(1, batches + 1):
+            waiting += micro * replicas
+            if at % steps == 0:
+                told.append(waiting)
+                waiting = 0
+            if at // steps == limit:
+                break
+    return told
+
+
 def _ppo(config):
     """ppo_full_finetune_single_device.py, _setup_training_parameters: batch_size counts the rollouts of a round."""
     rollouts, forward, size, steps = (

@@ -7,8 +7,8 @@ It is not run by CI. It needs an environment of its own, in which torchtune and 
 Executed are: the parser of `tune run` up to torchrun or the recipe, config._parse with the overrides, each recipe's
 __init__ with its checks, `_setup_data` with torch's distributed sampler and data loader, torch's device mesh, and
 `_setup_training_parameters` of PPO. The rows of a step are those of the first `gradient_accumulation_steps` batches of
-the loader, times the sampler's replicas. The loop itself is not run: all recipes step the optimizer at
-`(idx + 1) % gradient_accumulation_steps == 0`.
+the loader, times the sampler's replicas. The loop itself is run for full_finetune_single_device alone, on a model of one
+embedding. All recipes step the optimizer at `(idx + 1) % gradient_accumulation_steps == 0`.
 
 Ours are: processes that are not started (torch's fake process group), a data set of 5,000 short rows, the CPU in place
 of `device`, and activation offloading, which needs CUDA, switched off after its own check.
@@ -245,6 +245,61 @@ def compare_random(count, seed=0):
     return wrong
 
 
+class Counting(torch.optim.SGD):
+    """Keeps how many rows the model saw before each step."""
+
+    def __init__(self, model):
+        super().__init__(model.parameters(), lr=0.1)
+        self.told, self.seen = [], 0
+        model.register_forward_pre_hook(self.saw, with_kwargs=True)
+
+    def saw(self, _model, _words, given):
+        self.seen += len(given["tokens"])
+
+    def step(self):
+        self.told.append(self.seen)
+        self.seen = 0
+        super().step()
+
+
+class TinyModel(torch.nn.Embedding):
+    def forward(self, tokens):
+        return super().forward(tokens)
+
+
+def trained_steps(settings, count):
+    """The rows of each optimizer step by the train() of full_finetune_single_device."""
+    module = load_recipe(RECIPES / "full_finetune_single_device.py")
+    recipe = module.FullFinetuneRecipeSingleDevice(settings)
+    recipe._model = TinyModel(10, 10)
+    recipe._tokenizer, recipe._loss_fn = SimpleNamespace(pad_id=0), torch.nn.CrossEntropyLoss(ignore_index=-100)
+    with mock.patch.object(module.config, "instantiate", return_value=[SFT] * count):
+        collate = "torchtune.data.padded_collate_sft"
+        recipe._dataloader = recipe._setup_data(OmegaConf.create({}), shuffle=True, batch_size=2, collate_fn=collate)
+    recipe._optimizer = Counting(recipe._model)
+    recipe._steps_per_epoch = len(recipe._dataloader) // settings.gradient_accumulation_steps
+    recipe._compile = recipe._log_peak_memory_stats = recipe.profiler_profile_memory = False
+    recipe._lr_scheduler, recipe._profiler, recipe._metric_logger = None, mock.MagicMock(), mock.MagicMock()
+    recipe.activations_handling_ctx, recipe.save_checkpoint = contextlib.nullcontext(), lambda **_: None
+    recipe.ignore_labels_cache = torch.full((2, 1), -100)
+    recipe.train()
+    return recipe._optimizer.told
+
+
+def compare_steps():
+    """Runs of their loop in which micro-batches are left at the end of an epoch, and in which none are."""
+    wrong, row = 0, next(row for row in table.rows() if row.file.endswith("0.5B_full_single_device.yaml"))
+    for rows, limit, steps in [(23, None, 3), (23, 2, 3), (24, None, 3), (5, None, 3), (40, 4, 5), (9, None, 1)]:
+        config = {**row.config, "epochs": 3, "max_steps_per_epoch": limit, "gradient_accumulation_steps": steps}
+        config |= {"device": "cpu", "dtype": "fp32", "batch_size": 2}
+        theirs, ours = trained_steps(OmegaConf.create(config), rows), judge.samples_of_steps(config, rows)
+        if theirs != ours:
+            wrong += 1
+            print(rows, limit, steps, f"executed {theirs}, judge {ours}")
+    print(f"steps: 6 runs, {wrong} differ")
+    return wrong
+
+
 if __name__ == "__main__":
     torch.manual_seed(0)
-    sys.exit(bool(compare_rows() + compare_random(2000)))
+    sys.exit(bool(compare_steps() + compare_rows() + compare_random(2000)))
