@@ -31,7 +31,7 @@ def answer(recipe, config, processes):
 
 def test_there_are_rows_of_every_recipe_that_trains():
     counts = Counter(row.recipe for row in table.rows())
-    assert sum(counts.values()) == 55
+    assert sum(counts.values()) == 45
     assert counts.keys() == judge.UNITS.keys() - {"dev/early_exit_finetune_distributed"}  # its file is not in the wheel
     assert {row.columns["method"] for row in table.rows()} == {"sft", "dpo", "ppo", "kd"}
 
@@ -114,11 +114,11 @@ def test_what_a_sample_is(recipe, dataset, unit):
 @pytest.mark.parametrize(
     ("rows", "limit", "samples"),
     [
-        # torchtune/execute.py lets their own train() run these two.
+        # torchtune/execute.py lets their own train() run these.
         (23, None, [6, 6, 6, 10, 6, 6, 10, 6, 6]),
         (23, 2, [6, 6, 6, 6, 6, 6]),
         (24, None, [6] * 12),
-        (5, None, [8, 6]),
+        (5, None, []),  # no epoch has as many micro-batches as a step
     ],
 )
 def test_micro_batches_left_at_an_epochs_end_belong_to_the_next_epochs_first_step(rows, limit, samples):

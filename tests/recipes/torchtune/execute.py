@@ -7,8 +7,8 @@ It is not run by CI. It needs an environment of its own, in which torchtune and 
 Executed are: the parser of `tune run` up to torchrun or the recipe, config._parse with the overrides, each recipe's
 __init__ with its checks, `_setup_data` with torch's distributed sampler and data loader, torch's device mesh, and
 `_setup_training_parameters` of PPO. The rows of a step are those of the first `gradient_accumulation_steps` batches of
-the loader, times the sampler's replicas. The loop itself is run for full_finetune_single_device alone, on a model of one
-embedding. All recipes step the optimizer at `(idx + 1) % gradient_accumulation_steps == 0`.
+the loader, times the sampler's replicas. The loop itself is run for full_finetune_single_device alone, on a model of
+one embedding. All recipes step the optimizer at `(idx + 1) % gradient_accumulation_steps == 0`.
 
 Ours are: processes that are not started (torch's fake process group), a data set of 5,000 short rows, the CPU in place
 of `device`, and activation offloading, which needs CUDA, switched off after its own check.
