@@ -224,6 +224,7 @@ TRAINING_ARGUMENTS = Rules(
             key("dataloader_*", why="planner has its own data loader"),
             key("ddp_*", why="planner shards by FSDP2"),
             key("fsdp*", why="planner configures FSDP2 itself"),
+            key("deepspeed*", why="planner shards by FSDP2"),
         ),
     )
 )
