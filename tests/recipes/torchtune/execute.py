@@ -109,7 +109,7 @@ def samples_of(row, config, size):
     """
     try:
         count, path, words = launched(command(row, size))
-        if config == row.config:
+        if config is row.config:
             config = OmegaConf.to_container(composed(words), resolve=False)
         variables = {} if count is None else {"RANK": "0", "WORLD_SIZE": str(count), "LOCAL_RANK": "0"}
         variables |= {} if count is None else {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
