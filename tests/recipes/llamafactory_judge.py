@@ -16,6 +16,8 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 FOLDER = Path(__file__).parent / "llamafactory"
+STAGES = {"pt", "sft", "rm", "ppo", "dpo", "kto"}
+TUNINGS = {"lora", "oft", "freeze", "full"}
 DISTRIBUTED_LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
 
 
@@ -111,6 +113,9 @@ def _trained(config, replicas, *, distributed, root):
     if config.get("parallelism_config") or config.get("use_hyper_parallel"):
         raise Unfixed("parallelism_config, use_hyper_parallel: not computed here")
     micro, steps = config.get("per_device_train_batch_size", 8), config.get("gradient_accumulation_steps", 1)
+    # The values of a file are not converted. torch/utils/data/sampler.py, BatchSampler, and the Trainer's divisions
+    for size in (micro, steps):
+        _refuse((not isinstance(size, int) or isinstance(size, bool) or size < 1, f"{size!r} is no count"))
     accelerator = config.get("accelerator_config") or {}
     # transformers/trainer.py, create_accelerator_and_postprocess
     inner = (accelerator.get("gradient_accumulation_kwargs") or {}).get("num_steps")
@@ -163,6 +168,8 @@ def _refuse_arguments(config):
     held_out, evaluated = config.get("val_size", 0) > 1e-6, config.get("eval_dataset")
     special = [key for key in ("use_galore", "use_apollo", "use_badam") if config.get(key)]
     _refuse(
+        (stage not in STAGES, f"stage {stage}"),  # train/tuner.py, _training_function
+        (tuning not in TUNINGS, f"finetuning_type {tuning}"),
         (evaluated and held_out, "val_size and eval_dataset"),
         (config.get("dataset") is None and held_out, "val_size without a dataset"),
         (config.get("streaming") and 1e-6 < config.get("val_size", 0) < 1, "streaming: val_size must be a count"),

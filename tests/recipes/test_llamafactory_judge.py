@@ -65,6 +65,10 @@ def test_a_row_says_the_micro_batch_and_the_accumulation_of_its_file(row):
         ({"streaming": True}, 2, "-"),
         ({"streaming": True, "max_steps": 10}, 2, "16"),
         ({"do_train": False}, 2, "-"),
+        ({"per_device_train_batch_size": "8"}, 2, "-"),  # nothing converts a text
+        ({"gradient_accumulation_steps": 0}, 2, "-"),
+        ({"stage": "orpo"}, 2, "-"),
+        ({"finetuning_type": "qlora"}, 2, "-"),
     ],
 )
 def test_settings_that_no_shipped_example_has(changes, gpus, expected):

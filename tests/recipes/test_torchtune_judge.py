@@ -76,6 +76,8 @@ def test_a_row_says_the_micro_batch_and_the_accumulation_of_its_file(row):
         (FULL, {"optimizer_in_bwd": True, "gradient_accumulation_steps": 1, "clip_grad_norm": 1.0}, 2, "-"),
         (LORA, {"optimizer_in_bwd": True}, 2, "16"),
         (LORA, {"dtype": "fp16"}, 2, "-"),
+        (LORA, {"batch_size": "8"}, 2, "-"),
+        (LORA, {"gradient_accumulation_steps": 0}, 2, "-"),
         (LORA, {"enable_activation_offloading": True}, 2, "-"),
         ("qat_distributed", {"compile": True}, 2, "-"),
         ("generate", {}, None, "-"),

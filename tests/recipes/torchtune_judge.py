@@ -142,6 +142,9 @@ def _refuse_settings(recipe, config):
     shuffle = () if "multi_dataset" in recipe else ("shuffle",)
     missing = [key for key in (*NEEDED, *shuffle) if key not in config]
     _refuse((missing, f"no {missing}"), (config.get("dtype") == "fp16", "dtype fp16"))
+    for key in ("batch_size", "gradient_accumulation_steps"):  # nothing converts them
+        size = config[key]
+        _refuse((not isinstance(size, int) or isinstance(size, bool) or size < 1, f"{key} {size!r} is no count"))
     steps = config["gradient_accumulation_steps"]
     in_backward = recipe in IN_BACKWARD and config.get("optimizer_in_bwd")
     checked = recipe not in {"ppo_full_finetune_single_device", "knowledge_distillation_distributed"}

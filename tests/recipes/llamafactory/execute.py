@@ -45,7 +45,17 @@ from torch.utils.data import BatchSampler
 from transformers import Trainer, TrainingArguments
 
 transformers.utils.logging.set_verbosity_error()
-THEIRS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError, ImportError, RuntimeError)
+THEIRS = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    OSError,
+    ImportError,
+    RuntimeError,
+    AssertionError,
+)
 
 
 class DeepSpeedConfig(HfDeepSpeedConfig):
@@ -168,7 +178,9 @@ def ray_workers(config, gpus):
 
 def trainer_rows(config):
     """The Trainer's total batch, counted in the rows that accelerate deals to the ranks."""
-    *_, arguments, _finetuning, _generating = parser.get_train_args(copy.deepcopy(config))
+    *_, arguments, finetuning, _generating = parser.get_train_args(copy.deepcopy(config))
+    if finetuning.stage not in {"pt", "sft", "rm", "ppo", "dpo", "kto"}:  # as train.tuner._training_function
+        raise judge.Refused(f"unknown task {finetuning.stage}")
     if not arguments.do_train:
         raise judge.Refused("do_train is off")
     if arguments.auto_find_batch_size:
@@ -272,10 +284,10 @@ def compare_rows():
 
 
 CHOICES = {
-    "per_device_train_batch_size": [1, 2, 3, 4, 8, 12],
-    "gradient_accumulation_steps": [1, 2, 5, 16],
-    "stage": ["sft", "pt", "dpo", "kto", "rm", "ppo"],
-    "finetuning_type": ["lora", "full", "freeze", "oft"],
+    "per_device_train_batch_size": [1, 2, 3, 4, 8, 12, "8", 2.0, 0],
+    "gradient_accumulation_steps": [1, 2, 5, 16, "2", 0],
+    "stage": ["sft", "pt", "dpo", "kto", "rm", "ppo", "orpo"],
+    "finetuning_type": ["lora", "full", "freeze", "oft", "qlora"],
     "packing": [True, False],
     "neat_packing": [True],
     "val_size": [0.1, 100],

@@ -109,7 +109,7 @@ def samples_of(row, config, size):
     """
     try:
         count, path, words = launched(command(row, size))
-        if config == row.config:
+        if config is row.config:
             config = OmegaConf.to_container(composed(words), resolve=False)
         variables = {} if count is None else {"RANK": "0", "WORLD_SIZE": str(count), "LOCAL_RANK": "0"}
         variables |= {} if count is None else {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
@@ -205,8 +205,8 @@ def compare_rows():
 
 
 CHOICES = {
-    "batch_size": [1, 2, 3, 8],
-    "gradient_accumulation_steps": [1, 2, 3, 16],
+    "batch_size": [1, 2, 3, 8, "8", 0, 2.0],
+    "gradient_accumulation_steps": [1, 2, 3, 16, "2", 0],
     "tensor_parallel_dim": [1, 2, 4],
     "tensor_parallel_plan": [{"_component_": "torchtune.models.llama3.base_llama_tp_plan"}, None],
     "optimizer_in_bwd": [True, False],
