@@ -165,7 +165,7 @@ class Rules:
 
     @cached_property
     def _renamed(self) -> dict[str, KeyRule]:
-        return {row.into: row for row in reversed(self.rows) if row.into}
+        return {row.into: row for row in reversed(self.rows) if row.into and not row.is_old}
 
     @cached_property
     def _beginnings(self) -> tuple[tuple[str, KeyRule], ...]:

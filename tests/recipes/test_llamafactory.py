@@ -164,7 +164,7 @@ def test_every_written_key_is_told_of():
     [
         ({"cutoff_length": 1}, r"cutoff_length: LLaMA-Factory does not know this key.*Did you mean cutoff_len\?"),
         ({"cutoff_len": 0.5}, r"cutoff_len: found 0.5.*whole number"),
-        ({"stage": "sftt"}, "stage: found sftt"),
+        ({"stage": "sftt"}, 'stage: found "sftt"'),
         ({"do_train": False}, "do_train: found false.*trains nothing"),
         ({"use_galore": True}, "use_galore"),
         ({"finetuning_type": "lora", "lora_rank": "x"}, "lora_rank: found"),
