@@ -137,5 +137,11 @@ def _processes(command: Command, environment: Mapping[str, str]) -> tuple[int | 
 
 
 SYSTEM = System(
-    name="llamafactory", title="LLaMA-Factory", detect=detect, read=read, methods=("sft", "dpo", "ipo", "kto", "simpo")
+    name="llamafactory",
+    title="LLaMA-Factory",
+    detect=detect,
+    read=read,
+    rules=RULES,
+    versions="LLaMA-Factory 0.9.5 (its trainer v0)",
+    methods=("sft", "dpo", "ipo", "kto", "simpo"),
 )

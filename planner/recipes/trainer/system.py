@@ -120,4 +120,11 @@ DIALECT = Dialect(
     facts=lambda keys, facts: replace(facts, is_trl=False),  # noqa: ARG005
     reasons=lambda keys, is_own: dict.fromkeys(_own_keys(keys), "your script reads it"),  # noqa: ARG005
 )
-SYSTEM = System(name="trainer", title="the Trainer", read=read, detect=lambda found: False)  # noqa: ARG005
+SYSTEM = System(
+    name="trainer",
+    title="the Trainer",
+    read=read,
+    detect=lambda found: False,  # noqa: ARG005
+    rules=TRAINING_ARGUMENTS,
+    versions="transformers 4.53 to 5.23",
+)
