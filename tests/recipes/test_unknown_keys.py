@@ -46,8 +46,7 @@ OF_OTHERS = {
     "Online-RLHF of RLHFlow": f"{TRAINER} choose_type train_dir eval_dir loss_type max_length max_prompt_length",
     "Open R1 with settings of its own rewards": f"{GRPO} dataset_prompt_column code_language "
     "code_eval_test_batch_size hub_model_revision",
-    "LLaMA-Factory": f"{TRAINER} stage finetuning_type lora_target dataset template cutoff_len",
-    "LLaMA-Factory ": "model_name_or_path template infer_backend",
+    "LLaMA-Factory's trainer v1": "model train_dataset dist_config kernel_config micro_batch_size cutoff_len",
     "LMFlow": f"{TRAINER} dataset_path disable_group_texts",
     "ms-swift": f"{TRAINER} train_type freeze_vit attn_impl",
     "FastChat, Stanford Alpaca or LLaVA": f"{TRAINER} vision_tower mm_projector_type model_max_length",
