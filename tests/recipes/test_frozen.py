@@ -1,4 +1,4 @@
-"""Answers of `planner check` and `planner convert` that must not change unseen. `frozen/README.md` says how to read them."""
+"""Answers of `planner check` and `planner convert` that must not change unseen (frozen/README.md)."""
 
 from dataclasses import replace
 
@@ -14,7 +14,9 @@ PLAIN = "model_name_or_path: m\ndataset_name: a/b\nper_device_train_batch_size: 
 def page(tmp_path, monkeypatch):
     """A folder with one page of one case, which is written."""
     monkeypatch.setattr(frozen_pages, "FOLDER", tmp_path)
-    case = frozen_pages.Case(name="plain", recipe="r.yaml", options={"gpus": 4, "method": "sft"}, files={"r.yaml": PLAIN})
+    case = frozen_pages.Case(
+        name="plain", recipe="r.yaml", options={"gpus": 4, "method": "sft"}, files={"r.yaml": PLAIN}
+    )
     like = frozen_pages.parse(
         frozen_pages.page_text([frozen_pages.Block(case=case, inputs=frozen_pages.case_inputs(case))])
         + "\n== + learning_rate: 3e-6\n"
