@@ -15,6 +15,11 @@ LEGACY_ATTENTION = {
     "sdp_attention": "sdpa",
     "eager_attention": "eager",
 }
+PACKING_ATTENTION = {
+    *("flash_attention_2", "flash_attention_3", "flash_attention_4", "flash_attention_torch", "flex_attention"),
+    *("xformers", "sage"),
+    *("kernels-community/flash-attn2", "kernels-community/flash-attn3", "kernels-community/sage-attention"),
+}
 EXPERT_PLUGIN = "axolotl.integrations.expert_parallel.ExpertParallelPlugin"
 
 
@@ -134,13 +139,26 @@ def _accelerator_config(config, micro, accumulation, ranks):
         if accumulation > 1:
             raise Refused("num_steps is set but gradient_accumulation_steps is greater than 1")
         accumulation = steps
-    if of_accelerate.get("split_batches") and ranks > 1:
-        if config.get("sample_packing"):
-            raise Unknown("split_batches divides packs, which hold whole samples")
-        if micro % ranks:
+    if of_accelerate.get("split_batches"):
+        if (1 if _is_one_pack(config) else micro) % ranks:
             raise Refused(f"split_batches: {micro} rows on {ranks} ranks")
         micro //= ranks
     return micro, accumulation
+
+
+def _is_one_pack(config):
+    """Whether a micro-batch is one pack of `micro_batch_size * sequence_len` tokens.
+
+    `_create_multipack_sampler` (core/trainers/base.py) and `build` (core/builders/causal.py): else it is
+    `micro_batch_size` packs of `sequence_len` tokens. `attn_supports_packing` (utils/schemas/config.py) decides where
+    `multipack_real_batches` is not set.
+    """
+    if not config.get("sample_packing"):
+        return False
+    if config.get("multipack_real_batches") is not None:
+        return not config["multipack_real_batches"]
+    backend = (_attention(config) or "").split(":", 1)[0].split("@", 1)[0].strip()
+    return backend in PACKING_ATTENTION
 
 
 def _refuse(config, processes):

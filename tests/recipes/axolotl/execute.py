@@ -23,6 +23,7 @@ import argparse
 import contextlib
 import copy
 import csv
+import gc
 import json
 import os
 import sys
@@ -44,6 +45,7 @@ import yaml
 from axolotl.core.builders import HFCausalTrainerBuilder, HFRLTrainerBuilder
 from axolotl.core.trainers import AxolotlTrainer, ebft, grpo
 from axolotl.integrations.base import PluginManager
+from axolotl.monkeypatch.accelerate.parallelism_config import patch_parallelism_config
 from axolotl.utils.data import streaming
 from axolotl.utils.dict import DictDefault
 from axolotl.utils.distributed import _get_parallel_config_kwargs
@@ -77,8 +79,9 @@ def main():
     with (HERE / "sizes.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     different = 0
-    # The experts' plugin patches accelerate for good.
-    for row in sorted(rows, key=lambda row: "expert" in row["file"] or "moe_dsa" in row["file"]):
+    sys.modules.setdefault("ring_flash_attn", ModuleType("ring_flash_attn"))  # the validation imports it
+    gc.freeze()  # the sampler of packs collects garbage each time
+    for row in rows:
         if given.only not in row["file"]:
             continue
         answers = answers_of(row)
@@ -134,10 +137,8 @@ def _answer(config, world):
 def _processes(world):
     """As if one of `world` processes ran."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(SET_BY_US)}
-    ring = {"ring_flash_attn": ModuleType("ring_flash_attn")}
     with (
         mock.patch.dict(os.environ, {**kept, "WORLD_SIZE": str(world)}, clear=True),
-        mock.patch.dict(sys.modules, ring),
         mock.patch.object(configs, "load_model_config", _model_config),
         mock.patch.object(configs, "choose_device"),
         mock.patch.object(distributed, "is_distributed", return_value=False),
@@ -272,6 +273,8 @@ def _mesh(cfg, world):
     """The mesh of accelerate's Accelerator, checked as it does. None without one."""
     if os.environ.get("ACCELERATE_USE_PARALLELISM_CONFIG") != "true":
         return None
+    if cfg.context_parallel_size > 1 or (cfg.fsdp_config and str(cfg.fsdp_version) == "2"):
+        patch_parallelism_config()  # as PatchManager does before it loads the model
     config = meshes.ParallelismConfig()
     kind = "DEEPSPEED" if cfg.deepspeed else "FSDP" if cfg.fsdp_config else "MULTI_GPU"
     accelerator = SimpleNamespace(
