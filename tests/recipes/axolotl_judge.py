@@ -56,6 +56,7 @@ def batch_at(config, processes):
     """
     if config.get("auto_find_batch_size"):
         raise Unknown("auto_find_batch_size halves the micro-batch until it fits in memory")
+    _refuse_elsewhere(config)
     _refuse(config, processes)
     micro, accumulation, batch_size = _sizes(config)
     ranks = _ranks(config, processes)
@@ -91,6 +92,16 @@ def _field(config, key, default):
     return config.get(key, default)
 
 
+def _integer(config, key, default):
+    """An integer, or text or a number that is one: what pydantic makes of `int | None`."""
+    value = _field(config, key, default)
+    if value is None or isinstance(value, int):
+        return value
+    if float(value) % 1:
+        raise Refused(f"{key}: input should be a valid integer")
+    return int(float(value))
+
+
 def _sizes(config):
     """`micro_batch_size`, `gradient_accumulation_steps` and `batch_size` of one process.
 
@@ -104,9 +115,9 @@ def _sizes(config):
         raise Refused("At least two of micro_batch_size, gradient_accumulation_steps, batch_size must be set")
     if config.get("gradient_accumulation_steps") and config.get("batch_size"):
         raise Refused("please set only one of gradient_accumulation_steps or batch_size")
-    micro = _field(config, "micro_batch_size", 1)
-    accumulation = _field(config, "gradient_accumulation_steps", 1)
-    batch_size = _field(config, "batch_size", None)
+    micro = _integer(config, "micro_batch_size", 1)
+    accumulation = _integer(config, "gradient_accumulation_steps", 1)
+    batch_size = _integer(config, "batch_size", None)
     if not micro or (not accumulation and not batch_size):
         raise Refused(f"micro_batch_size {micro!r} and gradient_accumulation_steps {accumulation!r}")
     accumulation = accumulation or batch_size // micro
@@ -164,10 +175,13 @@ def _is_one_pack(config):
 def _refuse(config, processes):
     """The checks of utils/schemas/validation.py that look at sizes or at the kind of training.
 
-    `check_sample_packing_w_rl`, `check_kto_config`, `check_pretraining_w_max_steps`, `check_streaming_w_max_steps`,
-    `check_context_parallel_size`, `check_grpo_batch_size_divisibility`.
+    `check_dataset_or_pretraining_dataset`, `check_sample_packing_w_rl`, `check_kto_config`,
+    `check_pretraining_w_max_steps`, `check_streaming_w_max_steps`, `check_context_parallel_size`,
+    `check_grpo_batch_size_divisibility`.
     """
     kind, is_packed = config.get("rl"), config.get("sample_packing")
+    if config.get("datasets") is None and config.get("pretraining_dataset") is None:
+        raise Refused("either datasets or pretraining_dataset is required")
     if kind and is_packed:
         raise Refused("`sample_packing: true` does not work with RLHF training")
     if kind == "kto" and (config.get("eval_sample_packing") or config.get("remove_unused_columns") is not False):
@@ -181,6 +195,23 @@ def _refuse(config, processes):
             raise Refused("micro_batch_size must be set to 1 when sample_packing is enabled")
     if kind == "grpo" and (count := (config.get("trl") or {}).get("num_generations")) is not None:
         _refuse_groups(config, count, processes)
+
+
+def _refuse_elsewhere(config):
+    """Checks that have nothing to do with a batch, and that examples of the same release do not pass.
+
+    `AxolotlInputConfig` (utils/schemas/config.py): `tokens` is a list, `warmup_steps` an integer, and
+    `check_save_strategy_best_requires_metric`. `check_early_stopping` (utils/schemas/validation.py).
+    """
+    if isinstance(config.get("tokens"), dict):
+        raise Refused("tokens: input should be a valid list")
+    if isinstance(steps := config.get("warmup_steps"), float) and steps % 1:
+        raise Refused("warmup_steps: input should be a valid integer")
+    if config.get("save_strategy") == "best" and not config.get("metric_for_best_model"):
+        raise Refused("save_strategy: 'best' requires metric_for_best_model to be set")
+    saves, evals = config.get("save_steps"), config.get("eval_steps")
+    if config.get("early_stopping_patience") and not (saves and evals and saves % evals == 0):
+        raise Refused("`early_stopping_patience` requires save_steps and eval_steps to be set")
 
 
 def _refuse_groups(config, count, processes):

@@ -21,8 +21,8 @@ def _name(row):
 
 @pytest.fixture(scope="module")
 def configs():
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    read = {name: yaml.load((HERE / name).read_text(encoding="utf-8"), loader) for name in {row["file"] for row in SIZES}}
+    names = {row["file"] for row in SIZES}
+    read = {name: yaml.safe_load((HERE / name).read_text(encoding="utf-8")) for name in names}
     return {_name(row): read[row["file"]] | json.loads(row["overrides"] or "{}") for row in SIZES}
 
 
@@ -79,7 +79,7 @@ def test_the_rows_cover_the_shipped_examples_that_are_here():
 
 
 def test_batch_size_alone_leaves_the_accumulation_at_one_and_shortens_the_run(configs):
-    config = configs["examples/archived/redpajama/config-3b.yml"]
+    config = configs["examples/archived/cerebras/qlora.yml"] | {"micro_batch_size": 1}
     batch = axolotl_judge.batch_at(config, 2)
 
     assert (batch.rows, batch.counted) == (2, 8)

@@ -37,8 +37,9 @@ import axolotl.core.builders.base as builders
 import axolotl.core.builders.rl as rl_builders
 import axolotl.core.training_args as training
 import axolotl.utils.config as configs
-import axolotl.utils.distributed as distributed
+import axolotl.utils.schemas.config as schema
 import datasets
+import pydantic
 import torch
 import transformers.trainer as trainers
 import yaml
@@ -46,6 +47,7 @@ from axolotl.core.builders import HFCausalTrainerBuilder, HFRLTrainerBuilder
 from axolotl.core.trainers import AxolotlTrainer, ebft, grpo
 from axolotl.integrations.base import PluginManager
 from axolotl.monkeypatch.accelerate.parallelism_config import patch_parallelism_config
+from axolotl.utils import distributed
 from axolotl.utils.data import streaming
 from axolotl.utils.dict import DictDefault
 from axolotl.utils.distributed import _get_parallel_config_kwargs
@@ -117,6 +119,7 @@ def answers_of(row):
         "rows": " ".join(answer if isinstance(answer, str) else str(answer["rows"]) for answer in each.values()),
         "counted": " ".join(answer if isinstance(answer, str) else str(answer["counted"]) for answer in each.values()),
         "steps": first_of_many.get("steps", ""),
+        "refusal": next((answer.reason for answer in each.values() if answer == "-"), ""),
     }
     return {key: str(value) for key, value in columns.items()}
 
@@ -127,10 +130,21 @@ def _answer(config, world):
             return _run(copy.deepcopy(config), world)
     except Unfixed:
         return "?"
+    except pydantic.ValidationError as error:
+        return Refusal(error.errors()[0]["loc"], error.errors()[0]["msg"])
     except REFUSALS as error:
-        if os.environ.get("SHOW"):
-            print(world, type(error).__name__, str(error)[:300])
-        return "-"
+        return Refusal((), str(error))
+
+
+class Refusal(str):
+    """A minus sign, with the first words of the reason."""
+
+    __slots__ = ("reason",)
+
+    def __new__(cls, key, message):
+        made = super().__new__(cls, "-")
+        made.reason = " ".join(f"{'.'.join(map(str, key))} {message.removeprefix('Value error, ')}".split())[:110]
+        return made
 
 
 @contextlib.contextmanager
@@ -141,6 +155,7 @@ def _processes(world):
         mock.patch.dict(os.environ, {**kept, "WORLD_SIZE": str(world)}, clear=True),
         mock.patch.object(configs, "load_model_config", _model_config),
         mock.patch.object(configs, "choose_device"),
+        mock.patch.object(schema, "is_fp8_available", return_value=True),
         mock.patch.object(distributed, "is_distributed", return_value=False),
         mock.patch.object(distributed, "init_distributed_state"),
         mock.patch.object(builders.TrainerBuilderBase, "_configure_optimizer"),
@@ -163,8 +178,6 @@ def _run(config, world):
     # H100s. `tf32: auto` is settled so that no GPU is asked.
     capabilities = {"bf16": True, "fp8": True, "tf32": False, "n_gpu": world, "compute_capability": "sm_90"}
     cfg = configs.validate_config(cfg, capabilities=capabilities, env_capabilities={"torch_version": "2.11.0"})
-    if cfg.fp8:
-        cfg.fp8 = None
     setup_parallelism_envs(cfg)
     # With Ray each worker fills in the sizes by the same lines (cli/train.py, ray_train_func).
     configs.normalize_config(DictDefault({**cfg, "use_ray": None}) if cfg.use_ray else cfg)
@@ -192,14 +205,20 @@ def _run(config, world):
 
 
 def _experts(cfg, world):
-    """The check of the experts' plugin, as if the process group were there."""
+    """The checks of the experts' plugin, as if the process group were there."""
     from axolotl.integrations.expert_parallel import plugin
 
-    group = SimpleNamespace(
-        is_available=lambda: True, is_initialized=lambda: True, get_world_size=lambda: world, group=mock.MagicMock()
-    )
-    with mock.patch.object(plugin, "dist", group), mock.patch.object(plugin, "LOG"):
+    group = mock.MagicMock()
+    group.is_available.return_value = group.is_initialized.return_value = True
+    group.get_world_size.return_value = world
+    mesh = mock.MagicMock(mesh_dim_names=("ep",), shape=(world,))
+    with (
+        mock.patch.object(plugin, "dist", group),
+        mock.patch.object(plugin, "LOG"),
+        mock.patch.object(plugin.ExpertParallelPlugin, "_accelerate_mesh", return_value=mesh),
+    ):
         plugin.ExpertParallelPlugin._validate_mesh_axes(cfg)
+        plugin.ExpertParallelPlugin._resolve_ep_group(cfg)
 
 
 def _steps(cfg):
@@ -237,7 +256,7 @@ def _trainer_arguments(cfg):
             stack.enter_context(mock.patch.object(training, f"Axolotl{name}", capture))
         stack.enter_context(mock.patch.object(rl_builders, "AxolotlDPOConfig", capture))
         for strategy in (grpo.GRPOStrategy, ebft.EBFTStrategy):
-            stack.enter_context(mock.patch.object(strategy, "get_training_args_class", lambda *_, **__: capture))
+            stack.enter_context(mock.patch.object(strategy, "get_training_args_class", return_value=capture))
         try:
             builder.build(1000)
         except Captured as captured:
