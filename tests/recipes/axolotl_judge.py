@@ -20,6 +20,8 @@ PACKING_ATTENTION = {
     *("xformers", "sage"),
     *("kernels-community/flash-attn2", "kernels-community/flash-attn3", "kernels-community/sage-attention"),
 }
+REMOVED_IF_TRUE = ("max_packed_sequence_len", "rope_scaling", "s2_attention", "flash_attn_rms_norm")
+REMOVED = ("dpo_use_logits_to_keep", "dpo_generate_during_eval", "dpo_norm_loss", "rpo_alpha")
 EXPERT_PLUGIN = "axolotl.integrations.expert_parallel.ExpertParallelPlugin"
 
 
@@ -54,13 +56,14 @@ def batch_at(config, processes):
         Refused: the configuration does not start there.
         Unknown: no batch follows from the configuration.
     """
-    if config.get("auto_find_batch_size"):
-        raise Unknown("auto_find_batch_size halves the micro-batch until it fits in memory")
     _refuse_elsewhere(config)
     _refuse(config, processes)
+    _refuse_many_processes(config, processes)
     micro, accumulation, batch_size = _sizes(config)
     ranks = _ranks(config, processes)
     counted = batch_size * _counted_processes(config, processes)
+    if config.get("auto_find_batch_size"):
+        raise Unknown("auto_find_batch_size halves the micro-batch until it fits in memory")
     micro_rows, accumulation = _accelerator_config(config, micro, accumulation, ranks)
     return Batch(
         micro=micro_rows,
@@ -168,8 +171,12 @@ def _is_one_pack(config):
         return False
     if config.get("multipack_real_batches") is not None:
         return not config["multipack_real_batches"]
-    backend = (_attention(config) or "").split(":", 1)[0].split("@", 1)[0].strip()
-    return backend in PACKING_ATTENTION
+    return _bare(_attention(config)) in PACKING_ATTENTION
+
+
+def _bare(attention):
+    """`attn_impl_base` (utils/schemas/enums.py): without `@revision` and `:kernel`."""
+    return (attention or "").split(":", 1)[0].split("@", 1)[0].strip()
 
 
 def _refuse(config, processes):
@@ -179,7 +186,7 @@ def _refuse(config, processes):
     `check_pretraining_w_max_steps`, `check_streaming_w_max_steps`, `check_context_parallel_size`,
     `check_grpo_batch_size_divisibility`.
     """
-    kind, is_packed = config.get("rl"), config.get("sample_packing")
+    kind, is_packed, attention = config.get("rl"), config.get("sample_packing"), _attention(config)
     if config.get("datasets") is None and config.get("pretraining_dataset") is None:
         raise Refused("either datasets or pretraining_dataset is required")
     if kind and is_packed:
@@ -189,7 +196,7 @@ def _refuse(config, processes):
     if (config.get("pretraining_dataset") or config.get("streaming")) and not config.get("max_steps"):
         raise Refused("max_steps must be set when using streaming datasets")
     if _context(config) > 1:
-        if _attention(config) != "flash_attention_2":
+        if _bare(attention) != "flash_attention_2":
             raise Refused("context_parallel_size > 1 requires attn_implementation: flash_attention_2")
         if is_packed and _field(config, "micro_batch_size", 1) > 1:
             raise Refused("micro_batch_size must be set to 1 when sample_packing is enabled")
@@ -197,12 +204,34 @@ def _refuse(config, processes):
         _refuse_groups(config, count, processes)
 
 
+def _refuse_many_processes(config, processes):
+    """Checks that refuse more than one process.
+
+    `check_rl_config_gradient_checkpointing` (utils/schemas/validation.py) and `check_multigpu_lora_kernels`
+    (utils/schemas/config.py).
+    """
+    if processes == 1:
+        return
+    is_reentrant = (config.get("gradient_checkpointing_kwargs") or {}).get("use_reentrant")
+    is_qlora = config.get("adapter") == "qlora" and config.get("load_in_4bit")
+    if config.get("rl") and config.get("gradient_checkpointing") and is_reentrant and is_qlora:
+        raise Refused("`use_reentrant: True` is not supported for distributed RL training with QLoRA")
+    has_kernel = any(config.get(f"lora_{name}_kernel") for name in ("mlp", "qkv", "o", "embedding"))
+    if has_kernel and config.get("fsdp_config") is not None and str(config.get("fsdp_version")) != "2":
+        raise Refused("lora_mlp_kernel, lora_qkv_kernel, and lora_o_kernel are not compatible with FSDP1.")
+
+
 def _refuse_elsewhere(config):
     """Checks that have nothing to do with a batch, and that examples of the same release do not pass.
 
     `AxolotlInputConfig` (utils/schemas/config.py): `tokens` is a list, `warmup_steps` an integer, and
     `check_save_strategy_best_requires_metric`. `check_early_stopping` (utils/schemas/validation.py).
+    `DeprecatedParameters` (utils/schemas/deprecated.py) raises for keys that were removed.
     """
+    removed = [key for key in REMOVED_IF_TRUE if config.get(key)]
+    removed += [key for key in REMOVED if config.get(key) is not None]
+    if removed:
+        raise Refused(f"{removed[0]} is no longer supported")
     if isinstance(config.get("tokens"), dict):
         raise Refused("tokens: input should be a valid list")
     if isinstance(steps := config.get("warmup_steps"), float) and steps % 1:
@@ -227,6 +256,8 @@ def _refuse_groups(config, count, processes):
 def _attention(config):
     """`normalize_attn_implementation` (utils/schemas/config.py): old switches name a backend."""
     old = [name for key, name in LEGACY_ATTENTION.items() if config.get(key)]
+    if old and config.get("attn_implementation"):
+        raise Refused(f"attn_implementation={config['attn_implementation']!r} and legacy attention flags")
     return config.get("attn_implementation") or (old[0] if old else None)
 
 

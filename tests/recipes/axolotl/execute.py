@@ -60,7 +60,7 @@ ROWS = 1000
 """of the data for which the number of steps is asked"""
 SET_BY_US = ("ACCELERATE_", "PARALLELISM_", "FSDP_", "WORLD_SIZE", "LOCAL_RANK")
 EXPERT_PLUGIN = "axolotl.integrations.expert_parallel.ExpertParallelPlugin"
-REFUSALS = (ValueError, TypeError, ArithmeticError, NotImplementedError, AssertionError)
+REFUSALS = (DeprecationWarning, ValueError, TypeError, ArithmeticError, NotImplementedError, AssertionError)
 
 
 class Unfixed(Exception):
