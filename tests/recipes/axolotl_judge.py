@@ -62,7 +62,7 @@ def batch_at(config, processes):
     micro, accumulation, batch_size = _sizes(config)
     ranks = _ranks(config, processes)
     counted = batch_size * _counted_processes(config, processes)
-    if config.get("auto_find_batch_size"):
+    if config.get("auto_find_batch_size") and not config.get("rl"):  # `build` of core/builders/causal.py hands it on
         raise Unknown("auto_find_batch_size halves the micro-batch until it fits in memory")
     micro_rows, accumulation = _accelerator_config(config, micro, accumulation, ranks)
     return Batch(
@@ -184,7 +184,8 @@ def _refuse(config, processes):
 
     `check_dataset_or_pretraining_dataset`, `check_sample_packing_w_rl`, `check_kto_config`,
     `check_pretraining_w_max_steps`, `check_streaming_w_max_steps`, `check_context_parallel_size`,
-    `check_grpo_batch_size_divisibility`.
+    `check_grpo_batch_size_divisibility`. And `KTOTrainer.__init__` (trl/trainer/kto_trainer.py), whose loss is always
+    "kto" here.
     """
     kind, is_packed, attention = config.get("rl"), config.get("sample_packing"), _attention(config)
     if config.get("datasets") is None and config.get("pretraining_dataset") is None:
@@ -193,6 +194,8 @@ def _refuse(config, processes):
         raise Refused("`sample_packing: true` does not work with RLHF training")
     if kind == "kto" and (config.get("eval_sample_packing") or config.get("remove_unused_columns") is not False):
         raise Refused("Set `remove_unused_columns: False` when using kto")
+    if kind == "kto" and _integer(config, "micro_batch_size", 1) == 1:
+        raise Refused("KTO's KL term needs more than one row in a micro-batch")
     if (config.get("pretraining_dataset") or config.get("streaming")) and not config.get("max_steps"):
         raise Refused("max_steps must be set when using streaming datasets")
     if _context(config) > 1:

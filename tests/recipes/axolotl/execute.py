@@ -15,8 +15,9 @@ builders' arguments for the Trainer, `wrap_streaming_dataset` and the sampler of
 transformers' are: `ParallelismConfig`, `prepare_data_loader`, `Trainer.create_accelerator_and_postprocess`.
 
 Ours are: the number of processes (a variable; no process group is started), the configuration of the model that the
-hub would give, plugins other than the experts' (left out), and the data: rows which are numbered and, where samples
-are packed, as long as a pack. `rows` is the count of different rows that the ranks read for one step.
+hub would give, plugins other than the experts' (left out), one check of `KTOTrainer.__init__`, and the data: rows which
+are numbered and, where samples are packed, as long as a pack. `rows` is the count of different rows that the ranks
+read for one step.
 """
 
 import argparse
@@ -194,11 +195,13 @@ def _run(config, world):
     steps, counted = _steps(cfg), cfg.batch_size
     micro, slots = _streamed(cfg)
     arguments = _trainer_arguments(cfg)
-    if arguments.get("auto_find_batch_size"):
-        raise Unfixed
+    if cfg.rl == "kto" and micro <= 1:
+        raise ValueError("KTOTrainer.__init__: the KL term needs more rows")  # not run: it wants a model
     mesh = _mesh(cfg, world)
     if mesh and cfg.deepspeed and cfg.context_parallel_size > 1:
         raise Unfixed  # accelerate deals different rows to the ranks of one context group
+    if arguments.get("auto_find_batch_size"):
+        raise Unfixed
     accumulation, params = _of_accelerator(arguments)
     rows = _rows_of_a_step(cfg, arguments, accumulation, params, mesh, world) * slots
     return {"m": micro, "A": accumulation, "rows": rows, "counted": counted, "steps": steps}
