@@ -201,7 +201,7 @@ def _refuse(config, processes):
     if _context(config) > 1:
         if _bare(attention) != "flash_attention_2":
             raise Refused("context_parallel_size > 1 requires attn_implementation: flash_attention_2")
-        if is_packed and _field(config, "micro_batch_size", 1) > 1:
+        if is_packed and (_integer(config, "micro_batch_size", 1) or 0) > 1:
             raise Refused("micro_batch_size must be set to 1 when sample_packing is enabled")
     if kind == "grpo" and (count := (config.get("trl") or {}).get("num_generations")) is not None:
         _refuse_groups(config, count, processes)
@@ -248,7 +248,7 @@ def _refuse_elsewhere(config):
 
 def _refuse_groups(config, count, processes):
     """`check_grpo_batch_size_divisibility` (utils/schemas/validation.py). It does not multiply by the processes."""
-    of_a_process = (config.get("micro_batch_size") or 1) * (config.get("gradient_accumulation_steps") or 1)
+    of_a_process = int(config.get("micro_batch_size") or 1) * int(config.get("gradient_accumulation_steps") or 1)
     completions = int(config["trl"].get("generation_batch_size") or of_a_process)
     if count < 2 or completions % count:
         raise Refused(f"{completions} completions are not groups of {count}")
