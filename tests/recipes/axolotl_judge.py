@@ -183,7 +183,8 @@ def _refuse(config, processes):
     """The checks of utils/schemas/validation.py that look at sizes or at the kind of training.
 
     `check_dataset_or_pretraining_dataset`, `check_sample_packing_w_rl`, `check_kto_config`,
-    `check_pretraining_w_max_steps`, `check_streaming_w_max_steps`, `check_context_parallel_size`,
+    `check_pretraining_w_max_steps`, `check_streaming_w_max_steps`, `check_pretraining_w_val_set_size`,
+    `check_streaming_w_val_set_size`, `check_context_parallel_size`,
     `check_grpo_batch_size_divisibility`. And `KTOTrainer.__init__` (trl/trainer/kto_trainer.py), whose loss is always
     "kto" here.
     """
@@ -198,6 +199,8 @@ def _refuse(config, processes):
         raise Refused("KTO's KL term needs more than one row in a micro-batch")
     if (config.get("pretraining_dataset") or config.get("streaming")) and not config.get("max_steps"):
         raise Refused("max_steps must be set when using streaming datasets")
+    if (config.get("pretraining_dataset") or config.get("streaming")) and config.get("val_set_size"):
+        raise Refused("val_set_size is not supported with streaming datasets")
     if _context(config) > 1:
         if _bare(attention) != "flash_attention_2":
             raise Refused("context_parallel_size > 1 requires attn_implementation: flash_attention_2")
