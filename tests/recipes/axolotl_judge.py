@@ -183,10 +183,8 @@ def _refuse(config, processes):
     """The checks of utils/schemas/validation.py that look at sizes or at the kind of training.
 
     `check_dataset_or_pretraining_dataset`, `check_sample_packing_w_rl`, `check_kto_config`,
-    `check_pretraining_w_max_steps`, `check_streaming_w_max_steps`, `check_pretraining_w_val_set_size`,
-    `check_streaming_w_val_set_size`, `check_context_parallel_size`,
-    `check_grpo_batch_size_divisibility`. And `KTOTrainer.__init__` (trl/trainer/kto_trainer.py), whose loss is always
-    "kto" here.
+    `check_context_parallel_size`, `check_grpo_batch_size_divisibility`. And `KTOTrainer.__init__`
+    (trl/trainer/kto_trainer.py), whose loss is always "kto" here.
     """
     kind, is_packed, attention = config.get("rl"), config.get("sample_packing"), _attention(config)
     if config.get("datasets") is None and config.get("pretraining_dataset") is None:
@@ -197,10 +195,8 @@ def _refuse(config, processes):
         raise Refused("Set `remove_unused_columns: False` when using kto")
     if kind == "kto" and _integer(config, "micro_batch_size", 1) == 1:
         raise Refused("KTO's KL term needs more than one row in a micro-batch")
-    if (config.get("pretraining_dataset") or config.get("streaming")) and not config.get("max_steps"):
-        raise Refused("max_steps must be set when using streaming datasets")
-    if (config.get("pretraining_dataset") or config.get("streaming")) and config.get("val_set_size"):
-        raise Refused("val_set_size is not supported with streaming datasets")
+    if config.get("pretraining_dataset") or config.get("streaming"):
+        _refuse_streamed(config)
     if _context(config) > 1:
         if _bare(attention) != "flash_attention_2":
             raise Refused("context_parallel_size > 1 requires attn_implementation: flash_attention_2")
@@ -247,6 +243,17 @@ def _refuse_elsewhere(config):
     saves, evals = config.get("save_steps"), config.get("eval_steps")
     if config.get("early_stopping_patience") and not (saves and evals and saves % evals == 0):
         raise Refused("`early_stopping_patience` requires save_steps and eval_steps to be set")
+
+
+def _refuse_streamed(config):
+    """`check_pretraining_w_max_steps`, `check_streaming_w_max_steps` and the same two for `val_set_size`.
+
+    All are in utils/schemas/validation.py.
+    """
+    if not config.get("max_steps"):
+        raise Refused("max_steps must be set when using streaming datasets")
+    if config.get("val_set_size"):
+        raise Refused("val_set_size is not supported with streaming datasets")
 
 
 def _refuse_groups(config, count, processes):
