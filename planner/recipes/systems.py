@@ -5,10 +5,14 @@ from typing import Any
 
 from planner.base.plugins import Plugin, installed
 from planner.errors import PlannerError, UserError
-from planner.recipes import accelerate_system, deepspeed_system, hydra_systems, job_system, torchtitan
+from planner.recipes import job_system, torchtitan
+from planner.recipes.deepspeed import system as deepspeed
+from planner.recipes.dpo import system as dpo
+from planner.recipes.halos import system as halos
 from planner.recipes.llamafactory import system as llamafactory
 from planner.recipes.recipe import Recipe, Rewrite
 from planner.recipes.system import System
+from planner.recipes.trainer import accelerate_system
 from planner.recipes.trainer import system as trainer
 from planner.recipes.trl import system as trl_system
 from planner.recipes.unsupported import GROUP
@@ -18,18 +22,18 @@ MARKED = (llamafactory.SYSTEM,)
 READ = (
     *MARKED,
     trl_system.SYSTEM,
-    deepspeed_system.SYSTEM,
+    deepspeed.SYSTEM,
     accelerate_system.SYSTEM,
-    hydra_systems.DPO,
-    hydra_systems.HALOS,
+    dpo.SYSTEM,
+    halos.SYSTEM,
 )
 """systems whose recipes planner reads, in the order of detection"""
 WRITTEN = (
-    hydra_systems.DPO,
-    hydra_systems.HALOS,
+    dpo.SYSTEM,
+    halos.SYSTEM,
     trl_system.SYSTEM,
     accelerate_system.SYSTEM,
-    deepspeed_system.SYSTEM,
+    deepspeed.SYSTEM,
     torchtitan.SYSTEM,
 )
 """systems for which planner writes a batch, in the order of listings"""

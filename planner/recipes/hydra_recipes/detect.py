@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.files.messages import cut
-from planner.recipes import hydra_signatures, unsupported
+from planner.recipes import unsupported
 from planner.recipes.command import HYDRA_SCRIPTS
 from planner.recipes.entries import COMMAND_LINE, Entry, KeyReader, flat
 from planner.recipes.hydra import files, options
 from planner.recipes.hydra.compose import Composed, Override, compose, parse_overrides
+from planner.recipes.hydra_recipes import signatures
 from planner.recipes.scalars import Unresolved
 from planner.recipes.source import RecipeSource
 from planner.recipes.trl.keys import KNOWN
@@ -34,7 +35,7 @@ def detect(found: RecipeSource, *, is_halos: bool) -> bool:
         is_both = {"batch_size", "model.batch_size"} <= its.entries.keys()
         return is_both or _has_own(its, is_halos=is_halos)
     return _has_own(its, is_halos=is_halos) and not (
-        not is_halos and hydra_signatures.is_legacy_halos(its.entries, its.choices)
+        not is_halos and signatures.is_legacy_halos(its.entries, its.choices)
     )
 
 
@@ -46,7 +47,7 @@ def near_miss(found: RecipeSource) -> str:
     if options := _foreign_options(found):
         return _of_options(script, options)
     its, is_halos = _marks(found), _is_named_like_halos(found)
-    if not is_halos and hydra_signatures.is_legacy_halos(its.entries, its.choices):
+    if not is_halos and signatures.is_legacy_halos(its.entries, its.choices):
         text = "this looks like HALOs before launch.py (its branch legacy), which needs its configuration"
         return f"{text}. Write the folder of its checkout, and the overrides behind it"
     what = script or "a Hydra configuration"
@@ -122,7 +123,7 @@ def composed(
 
 
 def _has_own(its: _Marks, *, is_halos: bool) -> bool:
-    return (hydra_signatures.is_halos if is_halos else hydra_signatures.is_dpo_repository)(its.entries, its.choices)
+    return (signatures.is_halos if is_halos else signatures.is_dpo_repository)(its.entries, its.choices)
 
 
 def chosen(overrides: list[Override]) -> dict[str, str]:
