@@ -29,7 +29,7 @@ def looks_like(path: str) -> str:
 
 def _text(found: RecipeSource, path: str) -> str:
     if likeness := unsupported.known_by(found.program, found.keys):
-        return likeness.text
+        return systems.not_read(likeness.text)
     system = next((system for system in systems.READ if system.claims(found)), None)
     if system is accelerate_system.SYSTEM:
         return (

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.recipe import Recipe, Rewrite, product
 from planner.recipes.rendering import Rendering
+from planner.recipes.rule import NO_RULES, Rules
 from planner.recipes.source import RecipeSource
 
 
@@ -63,6 +64,16 @@ class System:
     """the command or file for a split, with the arguments that `render_command` wrote or the recipe's own"""
     render_command: Callable[[Rendering], None] | None = None
     """writes all of a job but its batch in the system's options. None if planner writes only the batch"""
+    listed: str = ""
+    """the system's name in lists of what planner reads, such as `the DPO repository`. Empty if it is in none"""
+    part: str = ""
+    """what planner reads of it if not all, behind that name: `'s batch sizes`"""
+    marks: tuple[str, ...] = ()
+    """the keys to which a refusal points for a file of the system"""
+    programs: tuple[str, ...] = ()
+    """what a refusal of a command names as its programs"""
+    rules: Rules = NO_RULES
+    """the rows of its keys"""
     methods: tuple[str, ...] = ()
     """the kinds of objectives that the system trains, empty if its options do not name a loss"""
     takes_repeats: bool = False

@@ -46,4 +46,14 @@ def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
     return Rewrite(command=command, file=file, notes=(must, *guessed_precision(recipe)))
 
 
-SYSTEM = System(name="deepspeed", title="DeepSpeed", detect=detect, read=read, render=render)
+SYSTEM = System(
+    name="deepspeed",
+    title="DeepSpeed",
+    detect=detect,
+    read=read,
+    render=render,
+    listed="DeepSpeed",
+    part="'s batch sizes",
+    marks=("train_batch_size",),
+    rules=RULES,
+)

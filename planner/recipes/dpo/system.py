@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from planner.recipes.dpo.keys import CONFIG, LOSSES, TITLE
+from planner.recipes.dpo.keys import CONFIG, LOSSES, RULES, TITLE
 from planner.recipes.dpo.read import base, read
 from planner.recipes.dpo.render import render, render_command
 from planner.recipes.drafting import RecipeOptions
@@ -30,5 +30,9 @@ SYSTEM = System(
     near_miss=near_miss,  # for HALOs, too
     render=render,
     render_command=render_command,
+    listed=TITLE,
+    marks=("batch_size", "trainer", "loss.name"),
+    programs=("train.py",),
+    rules=RULES,
     methods=LOSSES,
 )

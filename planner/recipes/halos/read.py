@@ -112,13 +112,7 @@ def read(
     per_step = written // accumulation if meaning == "total" else written
     micro = None if gpus is None else max(per_step // gpus, 1)
     draft = make_draft(keys, options, facts, gpus, micro, launch, is_own=bool(why_own))
-    every = keys.rules.reasons(keys.entries)
-    if keys.value("model.use_peft") is not True:
-        every = {**every, "model.peft": "only read with model.use_peft=true"}
-    if why_own:
-        every = {**every, "loss.trainer": "your loop takes its place", "trainer": "your loop takes its place"}
-    reasons = {key: why for key, why in every.items() if key not in fork.loss}
-    finish(draft, keys, reasons, "planner does not know this key of HALOs")
+    finish(draft, keys, _reasons(keys, fork, is_own=bool(why_own)), "planner does not know this key of HALOs")
     if why_own:
         make_own(draft, fork.method(method), why_own, has_groups=method.startswith("grpo"))
     fork.note(draft)
@@ -135,6 +129,16 @@ def read(
         foreign=facts,
         is_older=facts.is_legacy,
     )
+
+
+def _reasons(keys: KeyReader, fork: Fork, *, is_own: bool) -> dict[str, str]:
+    """Why a job has no counterpart, for each key of which that is known."""
+    every = keys.rules.reasons(keys.entries)
+    if keys.value("model.use_peft") is not True:
+        every["model.peft"] = "only read with model.use_peft=true"
+    if is_own:
+        every |= dict.fromkeys(("loss.trainer", "trainer"), "your loop takes its place")
+    return {key: why for key, why in every.items() if key not in fork.loss}
 
 
 def _facts(

@@ -7,7 +7,7 @@ from planner.recipes.config_reader import text_of
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.entries import KeyReader
 from planner.recipes.halos.batching import Meaning
-from planner.recipes.halos.keys import CONFIG
+from planner.recipes.halos.keys import CONFIG, RULES
 from planner.recipes.halos.read import base, meaning_in_comment, read
 from planner.recipes.halos.render import render, render_command
 from planner.recipes.hydra.compose import Composed
@@ -51,5 +51,9 @@ SYSTEM = System(
     read=partial(read_configuration, its=HydraSystem(title="HALOs", config=CONFIG, base=base, read=_read)),
     render=render,
     render_command=render_command,
+    listed="HALOs",
+    marks=("model.batch_size", "loss.trainer"),
+    programs=("launch.py",),
+    rules=RULES,
     methods=("sft", "dpo", "ipo", "simpo", "kto"),
 )

@@ -137,5 +137,13 @@ def _processes(command: Command, environment: Mapping[str, str]) -> tuple[int | 
 
 
 SYSTEM = System(
-    name="llamafactory", title="LLaMA-Factory", detect=detect, read=read, methods=("sft", "dpo", "ipo", "kto", "simpo")
+    name="llamafactory",
+    title="LLaMA-Factory",
+    detect=detect,
+    read=read,
+    listed="LLaMA-Factory",
+    marks=RULES.of(mark=True)[:2],
+    programs=CLI[:1],
+    rules=RULES,
+    methods=("sft", "dpo", "ipo", "kto", "simpo"),
 )
