@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from planner.errors import RecipeError
 from planner.recipes import CheckOptions, RecipeOptions, read_recipe
 from planner.recipes.entries import Entry, KeyReader
+from planner.recipes.systems import readable
 from planner.recipes.trl.keys import KNOWN
 from planner.recipes.trl.unknown import refuse_unknown
-from planner.recipes.unsupported import readable
 
 CHECK = RecipeOptions(gpus=8, is_for_job=False, needs_micro=False)
 TRAINER = (
