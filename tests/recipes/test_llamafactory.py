@@ -111,7 +111,7 @@ def test_kto():
     ("keys", "why"),
     [
         ({"stage": "rm"}, "planner trains no reward models"),
-        ({"stage": "ppo"}, "no objective for ppo"),
+        ({"stage": "ppo", "reward_model": "r"}, "no objective for ppo"),
         ({"stage": "dpo", "pref_loss": "orpo"}, "each pair's"),
         ({"stage": "dpo", "pref_loss": "hinge"}, "no objective for pref_loss hinge"),
         ({"stage": "dpo", "pref_ftx": 0.5}, "with pref_ftx"),
