@@ -42,6 +42,8 @@ _OF_LOSSES = (
 )  # fmt: skip
 # Optimizers that replace the one of optim.
 _OPTIMIZERS = ("use_galore", "use_apollo", "use_badam", "use_adam_mini", "use_muon", "loraplus_lr_ratio")
+_ONLINE = "ONLINE"
+"""a dataset_dir with which data sets are names on the Hub"""
 _TUNING = ("lora", "full", "freeze", "oft")
 NEVER = 1 << 40
 """more GPUs than there are"""
@@ -53,8 +55,8 @@ def prepare(keys: KeyReader) -> None:
     entries = dict(keys.entries)
     made: dict[str, Any] = {}
     rank = keys.value("lora_r", 8)
-    if isinstance(rank, int) and not keys.value("lora_alpha"):
-        made["lora_alpha"] = 2 * rank
+    if not keys.value("lora_alpha"):
+        made["lora_alpha"] = 2 * (rank if isinstance(rank, int) else 8)
         entries.pop("lora_alpha", None)
     if keys.value("pure_bf16") is True and keys.value("bf16") is not True:
         entries["bf16"] = replace(entries["pure_bf16"], written_as="pure_bf16")
@@ -119,8 +121,8 @@ def _own_because(keys: KeyReader, loss: str) -> str:
         return f"planner has no objective for pref_loss {cut(loss)}"
     named = [key for key, plain in _CHANGING.items() if keys.value(key) is not None and keys.value(key) not in plain]
     named += ["ld_alpha"] if loss in {"dpo", "ipo", "simpo"} and keys.has("ld_alpha") else []
-    if tuning := keys.value("finetuning_type"):
-        named += [f"finetuning_type {tuning}"] if tuning in {"freeze", "oft"} else []
+    tuning = str(keys.read("finetuning_type"))
+    named += [f"finetuning_type {tuning}"] if tuning in {"freeze", "oft"} else []
     return f"planner has no objective for {loss} with {', '.join(named)}" if named else ""
 
 
@@ -192,6 +194,15 @@ def _set_model(draft: Draft, keys: KeyReader) -> None:
     if tuning == "lora":
         set_lora(draft, keys, is_trl=False)
         _note_adapters(draft, keys)
+    else:
+        _drop(draft, keys, "only LoRA reads it", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules")
+
+
+def _drop(draft: Draft, keys: KeyReader, why: str, *names: str) -> None:
+    """Notes those of the keys that the recipe has as dropped."""
+    for name in names:
+        if keys.has(name) and not keys.entries[name].is_default:
+            draft.drop(name, why)
 
 
 def _note_adapters(draft: Draft, keys: KeyReader) -> None:
@@ -214,6 +225,7 @@ def _set_rows(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> NamedSets:
     train = _sources(keys, "dataset")
     held = "val_size" if keys.value("val_size") else ""
     named = NamedSets(train=train, test=_sources(keys, "eval_dataset"), held_key=held)
+    _ask_where(draft, keys)
     set_data(draft, "pairs" if facts.unit == "pair" else kind_of(facts.method), named.train)
     if media := _media(keys):
         draft.ask(f"{media}: the recipe's model takes images, video or audio. planner trains on text alone")
@@ -230,7 +242,11 @@ def _set_rows(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> NamedSets:
         if keys.has("interleave_probs"):
             draft.drop("interleave_probs", "see to do")
     _set_cut(draft, keys, facts)
-    if facts.method == "sft":
+    if facts.unit != "pair":
+        _drop(draft, keys, "only stage dpo reads it", "pref_loss")
+    if facts.method != "sft":
+        _drop(draft, keys, "LLaMA-Factory packs rows only in stages pt and sft", "packing")
+    else:
         _set_packing(draft, keys)
         on = "all" if keys.value("train_on_prompt") is True else "completions"
         what = "train_on_prompt" if on == "all" else "LLaMA-Factory trains on the turns of the assistant"
@@ -253,8 +269,10 @@ def _set_cut(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> None:
 def _set_packing(draft: Draft, keys: KeyReader) -> None:
     if not keys.flag("packing"):
         return
-    carry(draft, keys, "packing", "data.packing", True)
-    if keys.value("neat_packing") is not True:
+    if keys.value("neat_packing") is True:
+        draft.derive("data.packing", True, "data.packing true: neat_packing", "neat_packing")
+    else:
+        carry(draft, keys, "packing", "data.packing", True)
         draft.ask(
             "data.packing: without neat_packing LLaMA-Factory's attention crosses from one conversation to the next in "
             "a row. In planner it stays in a conversation"
@@ -265,17 +283,39 @@ def _set_packing(draft: Draft, keys: KeyReader) -> None:
 def _sources(keys: KeyReader, key: str) -> list[DatasetSource]:
     """The data sets at `key`: names of dataset_info.json, from there if the file is on this machine."""
     said = keys.value(key)
-    names = [each.strip() for each in said.split(",")] if isinstance(said, str) else said
-    if names is None:
+    names = _names(said)
+    if said is None:
         return []
-    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+    if not names or not all(isinstance(name, str) and name for name in names):
         keys.refuse_in_job(key, "Write the names of data sets, with commas between them")
         return []
     folder = str(keys.read("dataset_dir"))
-    if folder == "ONLINE":
+    if folder == _ONLINE:
         return [DatasetSource(name=name) for name in names]
     known = _dataset_info(keys, folder)
     return [_source(name, known.get(name), folder) for name in names]
+
+
+def _ask_where(draft: Draft, keys: KeyReader) -> None:
+    """Says which data sets planner knows only by name."""
+    folder, said = str(keys.read("dataset_dir")), keys.value("dataset")
+    if folder == _ONLINE:
+        return
+    if not (known := _dataset_info(keys, folder)):
+        draft.ask(
+            f"dataset {plain(said)}: planner found no dataset_info.json in {folder} (dataset_dir), which describes it"
+        )
+    elif unknown := [name for name in _names(said) if name not in known]:
+        draft.ask(
+            f"dataset {', '.join(unknown)}: not in dataset_info.json of {folder}, so LLaMA-Factory does not load it"
+        )
+
+
+def _names(said: Any) -> list[Any]:
+    """The names in a text with commas, or in a list."""
+    if isinstance(said, str):
+        return [each.strip() for each in said.split(",")]
+    return said if isinstance(said, list) else []
 
 
 def _dataset_info(keys: KeyReader, folder: str) -> dict[str, Any]:

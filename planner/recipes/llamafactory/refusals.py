@@ -7,7 +7,7 @@ from typing import Any
 
 from planner.recipes.entries import COMMAND_LINE, KeyReader
 from planner.recipes.llamafactory.keys import RULES
-from planner.recipes.scalars import TRUE_TEXTS
+from planner.recipes.scalars import TRUE_TEXTS, Unresolved
 from planner.recipes.trainer.keys import TRAINING_ARGUMENTS
 
 _OPTIMIZERS = ("use_galore", "use_apollo", "use_badam")
@@ -40,14 +40,22 @@ def refuse_values(keys: KeyReader) -> None:
 
 def refuse_together(keys: KeyReader) -> None:
     """Notes what is missing, and keys that LLaMA-Factory refuses beside others."""
-    if keys.value("do_train") is not True:
+    if _its(keys, "do_train") is not True:
         keys.refuse("do_train", "Without it LLaMA-Factory trains nothing: write true")
     for name in ("model_name_or_path", "dataset"):
         if not keys.has(name):
-            keys.refuse(name, "LLaMA-Factory does not train without it")
+            keys.wrong(f"{name}: found nothing. Write {keys.fix.format(name)} behind the recipe")
     for name, is_refused, why in (*_of_data(keys), *_of_tuning(keys), *_of_devices(keys)):
         if is_refused:
             keys.refuse(name, f"LLaMA-Factory refuses it {why}")
+
+
+def _its(keys: KeyReader, name: str, default: Any = None) -> Any:
+    """The value of a key. It does not count as read, because no note tells of it."""
+    entry = keys.entries.get(name)
+    if entry is None or entry.value is None or isinstance(entry.value, Unresolved):
+        return default
+    return entry.value
 
 
 _Case = tuple[str, Any, str]
@@ -56,13 +64,13 @@ _Case = tuple[str, Any, str]
 
 def _of_data(keys: KeyReader) -> tuple[_Case, ...]:
     """Keys of the data: hparams/data_args.py, and get_train_args in parser.py."""
-    stage, size = str(keys.read("stage")), keys.value("val_size", 0)
+    stage, size = str(_its(keys, "stage", "sft")), _its(keys, "val_size", 0)
     held = isinstance(size, int | float) and size > _LEAST_PART
     tested = keys.has("eval_dataset")
-    streams, mix = keys.value("streaming"), keys.value("mix_strategy", "concat")
-    strategy = keys.value("eval_strategy", keys.value("evaluation_strategy", "no"))
-    evaluating = [name for name in _EVALUATING if keys.value(name)]
-    evaluating += ["eval_strategy"] if strategy not in {"no", False} else []
+    streams, mix = _its(keys, "streaming"), _its(keys, "mix_strategy", "concat")
+    strategy = _its(keys, "eval_strategy", _its(keys, "evaluation_strategy", "no"))
+    evaluating = [name for name in _EVALUATING if _its(keys, name)]
+    evaluating += ["eval_strategy"] if strategy in _STRATEGIES[1:] else []
     return (
         (
             next(iter(evaluating), ""),
@@ -70,12 +78,12 @@ def _of_data(keys: KeyReader) -> tuple[_Case, ...]:
             "without rows to evaluate: write val_size or eval_dataset",
         ),
         ("val_size", held and tested, "beside eval_dataset: remove one"),
-        ("streaming", streams and keys.value("max_steps", -1) == -1, "without max_steps: write both"),
+        ("streaming", streams and _its(keys, "max_steps", -1) == -1, "without max_steps: write both"),
         ("max_samples", streams and keys.has("max_samples"), "beside streaming: remove one"),
         ("val_size", streams and held and size < 1, "as a part beside streaming: write a number of rows"),
         (
             "mask_history",
-            keys.value("mask_history") and keys.value("train_on_prompt"),
+            _its(keys, "mask_history") and _its(keys, "train_on_prompt"),
             "beside train_on_prompt: remove one",
         ),
         (
@@ -83,20 +91,22 @@ def _of_data(keys: KeyReader) -> tuple[_Case, ...]:
             keys.has("interleave_probs") and mix == "concat",
             "with mix_strategy concat: write interleave_under or interleave_over",
         ),
-        *((name, stage != "sft" and keys.value(name), f"in stage {stage}: remove it") for name in _OF_SFT),
+        *((name, stage != "sft" and _its(keys, name), f"in stage {stage}: remove it") for name in _OF_SFT),
     )
 
 
 def _of_tuning(keys: KeyReader) -> tuple[_Case, ...]:
     """Keys of methods and adapters: hparams/finetuning_args.py, and _verify_model_args in parser.py."""
-    stage, tuning, loss = (str(keys.read(name)) for name in ("stage", "finetuning_type", "pref_loss"))
-    replaced = [*(name for name in _OPTIMIZERS if keys.value(name)), "", ""]
+    stage, tuning, loss = (
+        str(_its(keys, name, keys.rules[name].default)) for name in ("stage", "finetuning_type", "pref_loss")
+    )
+    replaced = [*(name for name in _OPTIMIZERS if _its(keys, name)), "", ""]
     refers = stage in {"ppo", "kto"} or (stage == "dpo" and loss not in {"orpo", "simpo"})
-    smooths = stage == "dpo" and loss != "sigmoid" and keys.value("label_smoothing")
+    smooths = stage == "dpo" and loss != "sigmoid" and _its(keys, "label_smoothing")
     bits = keys.has("quantization_bit")
     return (
         *(
-            (name, tuning != "lora" and keys.value(name), f"with finetuning_type {tuning}: write lora, or remove it")
+            (name, tuning != "lora" and _its(keys, name), f"with finetuning_type {tuning}: write lora, or remove it")
             for name in _OF_LORA
         ),
         (
@@ -109,17 +119,17 @@ def _of_tuning(keys: KeyReader) -> tuple[_Case, ...]:
         ("label_smoothing", smooths, f"with pref_loss {loss}: remove it"),
         (
             "use_llama_pro",
-            keys.value("use_llama_pro") and tuning == "full",
+            _its(keys, "use_llama_pro") and tuning == "full",
             "with finetuning_type full: write freeze or lora",
         ),
-        ("pissa_init", keys.value("pissa_init") and tuning == "lora" and refers, f"in stage {stage}: remove it"),
+        ("pissa_init", _its(keys, "pissa_init") and tuning == "lora" and refers, f"in stage {stage}: remove it"),
         (
             "quantization_bit",
             bits and tuning not in {"lora", "oft"},
             f"with finetuning_type {tuning}: write lora or oft, or remove it",
         ),
         *(
-            (name, bits and keys.value(name), "beside quantization_bit: remove one")
+            (name, bits and _its(keys, name), "beside quantization_bit: remove one")
             for name in ("fp8", "pissa_init", "resize_vocab")
         ),
     )
@@ -127,19 +137,19 @@ def _of_tuning(keys: KeyReader) -> tuple[_Case, ...]:
 
 def _of_devices(keys: KeyReader) -> tuple[_Case, ...]:
     """Keys beside DeepSpeed, or on GPUs: get_train_args in hparams/parser.py."""
-    is_zero3 = keys.value("deepspeed.zero_optimization.stage") == 3
-    chooses = keys.value("load_best_model_at_end") and str(keys.read("stage")) in {"rm", "ppo"}
+    is_zero3 = _its(keys, "deepspeed.zero_optimization.stage") == 3
+    chooses = _its(keys, "load_best_model_at_end") and str(_its(keys, "stage", "sft")) in {"rm", "ppo"}
     return (
         *(
-            (name, has_deepspeed(keys) and keys.value(name), "beside deepspeed: remove one")
+            (name, has_deepspeed(keys) and _its(keys, name), "beside deepspeed: remove one")
             for name in ("use_galore", "use_apollo")
         ),
         *(
-            (name, is_zero3 and keys.value(name), "with DeepSpeed's ZeRO-3: remove it, or write a file of ZeRO-2")
+            (name, is_zero3 and _its(keys, name), "with DeepSpeed's ZeRO-3: remove it, or write a file of ZeRO-2")
             for name in ("pure_bf16", "use_unsloth", "use_kt", "pissa_init", "predict_with_generate")
         ),
-        ("infer_backend", keys.value("infer_backend", "huggingface") != "huggingface", "in training: remove it"),
-        ("quantization_device_map", keys.value("quantization_device_map") == "auto", "in training: remove it"),
+        ("infer_backend", _its(keys, "infer_backend", "huggingface") != "huggingface", "in training: remove it"),
+        ("quantization_device_map", _its(keys, "quantization_device_map") == "auto", "in training: remove it"),
         ("load_best_model_at_end", chooses, "in stages rm and ppo: remove it"),
     )
 
