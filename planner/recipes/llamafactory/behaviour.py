@@ -306,9 +306,7 @@ def _ask_where(draft: Draft, keys: KeyReader) -> None:
             f"dataset {plain(said)}: planner found no dataset_info.json in {folder} (dataset_dir), which describes it"
         )
     elif unknown := [name for name in _names(said) if name not in known]:
-        draft.ask(
-            f"dataset {', '.join(unknown)}: not in dataset_info.json of {folder}, so LLaMA-Factory does not load it"
-        )
+        draft.ask(f"dataset {plain(unknown)}: not in dataset_info.json of {folder}, so LLaMA-Factory does not load it")
 
 
 def _names(said: Any) -> list[Any]:

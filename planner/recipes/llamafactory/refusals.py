@@ -34,6 +34,10 @@ def refuse_values(keys: KeyReader) -> None:
         is_text = isinstance(entry.value, str) and entry.where != COMMAND_LINE
         if row.value == "truth" and is_text and entry.value.lower() not in TRUE_TEXTS:
             keys.refuse(row.name, "Write true or false, without quotes")
+    for name in dict.fromkeys(name.partition(".")[0] for name in keys.entries if "." in name):
+        row = RULES.exact(name)
+        if row and (row.value != "any" or row.default is not None):
+            keys.wrong(f"{name}: found a section. Write a single value")
     if "eval_strategy" in keys.entries and keys.entries["eval_strategy"].value not in _STRATEGIES:
         keys.refuse("eval_strategy", f"Write {', '.join(_STRATEGIES[1:])}, or no in quotes (YAML reads it as false)")
 
@@ -106,7 +110,11 @@ def _of_tuning(keys: KeyReader) -> tuple[_Case, ...]:
     bits = keys.has("quantization_bit")
     return (
         *(
-            (name, tuning != "lora" and _its(keys, name), f"with finetuning_type {tuning}: write lora, or remove it")
+            (
+                name,
+                tuning != "lora" and _its(keys, name, False) is not False,
+                f"with finetuning_type {tuning}: write lora, or remove it",
+            )
             for name in _OF_LORA
         ),
         (
