@@ -236,7 +236,7 @@ def _set_rows(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> NamedSets:
             f"max_samples {plain(keys.value('max_samples'))}: LLaMA-Factory takes the first rows of each data set. Cut "
             "the files, or write a mixture with rows"
         )
-    if keys.value("mix_strategy") not in {None, "concat"}:
+    if str(keys.value("mix_strategy", "concat")) != "concat":
         draft.drop("mix_strategy", "see to do")
         draft.ask(f"mix_strategy {plain(keys.value('mix_strategy'))}: write data.mixture with weights")
         if keys.has("interleave_probs"):
@@ -305,8 +305,9 @@ def _ask_where(draft: Draft, keys: KeyReader) -> None:
         draft.ask(
             f"dataset {plain(said)}: planner found no dataset_info.json in {folder} (dataset_dir), which describes it"
         )
-    elif unknown := [name for name in _names(said) if name not in known]:
-        draft.ask(f"dataset {plain(unknown)}: not in dataset_info.json of {folder}, so LLaMA-Factory does not load it")
+    elif unknown := [str(name) for name in _names(said) if name not in known]:
+        shown = ", ".join(unknown)
+        draft.ask(f"dataset {shown}: not in dataset_info.json of {folder}, so LLaMA-Factory does not load it")
 
 
 def _names(said: Any) -> list[Any]:

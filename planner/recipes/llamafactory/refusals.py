@@ -35,8 +35,8 @@ def refuse_values(keys: KeyReader) -> None:
         if row.value == "truth" and is_text and entry.value.lower() not in TRUE_TEXTS:
             keys.refuse(row.name, "Write true or false, without quotes")
     for name in dict.fromkeys(name.partition(".")[0] for name in keys.entries if "." in name):
-        row = RULES.exact(name)
-        if row and (row.value != "any" or row.default is not None):
+        outer = RULES.exact(name)
+        if outer and (outer.value != "any" or outer.default is not None or outer.stands_alone or outer.is_true):
             keys.wrong(f"{name}: found a section. Write a single value")
     if "eval_strategy" in keys.entries and keys.entries["eval_strategy"].value not in _STRATEGIES:
         keys.refuse("eval_strategy", f"Write {', '.join(_STRATEGIES[1:])}, or no in quotes (YAML reads it as false)")

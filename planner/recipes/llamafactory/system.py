@@ -14,6 +14,7 @@ from planner.recipes.llamafactory.keys import RULES, VERSIONS
 from planner.recipes.llamafactory.refusals import has_deepspeed, refuse_together, refuse_values
 from planner.recipes.overrides import overrides
 from planner.recipes.recipe import Recipe
+from planner.recipes.scalars import has_shell, shell_names
 from planner.recipes.source import YAML, RecipeSource
 from planner.recipes.system import System
 from planner.recipes.trackers import variables_of
@@ -24,9 +25,16 @@ from planner.recipes.trainer.recipe import leave_unresolved, read_truths, recipe
 from planner.recipes.trainer.sizes import expand
 
 CLI = ("llamafactory-cli train", "lmf train")
+_SCRIPTS = ("train.py", "train_bash.py")
 _TRUE = ("true", "y", "1")
 # Variables that choose another trainer, with other keys and another batch.
 _OTHERS = {"USE_MCA": "Megatron's trainer (mca)", "USE_V1": "its trainer v1"}
+# Keys of those trainers alone.
+_THEIR_KEYS = {
+    "train_dataset": _OTHERS["USE_V1"], "dist_config": _OTHERS["USE_V1"],
+    "tensor_model_parallel_size": _OTHERS["USE_MCA"], "pipeline_model_parallel_size": _OTHERS["USE_MCA"],
+    "expert_model_parallel_size": _OTHERS["USE_MCA"],
+}  # fmt: skip
 
 
 def detect(found: RecipeSource) -> bool:
@@ -35,7 +43,7 @@ def detect(found: RecipeSource) -> bool:
         return has_marks(RULES, found.tree)
     if found.command.script in CLI:
         return True
-    tree = _file_of(found)[0] if found.command.script == "train.py" else {}
+    tree = _file_of(found)[0] if found.command.script in _SCRIPTS else {}
     return has_marks(RULES, tree) or has_marks(RULES, dict.fromkeys(found.keys))
 
 
@@ -51,6 +59,10 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
         if _is_set(environment, name):
             raise recipe_error(found.source, f"{name}: found {other}, whose keys planner does not read. Remove it")
     tree, config, arguments = _file_of(found)
+    for name, other in _THEIR_KEYS.items():
+        if name in tree:
+            text = f"{name}: found a key of {other}, whose batch planner does not read"
+            raise recipe_error(config or found.source, text)
     entries: dict[str, Entry] = flat(tree, config or found.source)
     others = overrides(arguments, entries)
     keys = KeyReader(
@@ -134,6 +146,9 @@ def _file_of(found: RecipeSource) -> tuple[Mapping[str, object], str, Sequence[s
     if found.command is None:
         return found.tree, found.source, found.arguments
     first, *rest = [*found.arguments, ""]
+    if has_shell(first) and not first.startswith("-"):
+        env = " ".join(f"--env {name}=VALUE" for name in shell_names(first)) or "the file's name"
+        raise recipe_error(found.source, f"found {cut(first)}, a shell variable that is not set. Write {env}")
     if not first.endswith(YAML) or first.startswith("-"):
         return {}, "", found.arguments
     path = beside(found.source, first)
@@ -157,6 +172,8 @@ def _processes(command: Command, environment: Mapping[str, str]) -> tuple[int | 
     """How many processes `llamafactory-cli` starts, and what says so. None if nothing does: one for each device."""
     each, nodes = environment.get("NPROC_PER_NODE", ""), environment.get("NNODES", "1")
     devices = command.launcher.get("CUDA_VISIBLE_DEVICES", environment.get("CUDA_VISIBLE_DEVICES", ""))
+    if "RDZV_ID" in environment and "MAX_NNODES" in environment:
+        return None, ""  # the number of nodes may change
     if each.isdigit() and nodes.isdigit() and len(each + nodes) <= 8:
         return max(int(each) * int(nodes), 1), "NNODES x NPROC_PER_NODE"
     if devices and all(part.strip().isdigit() for part in devices.split(",")):
