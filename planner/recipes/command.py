@@ -38,7 +38,7 @@ HYDRA_SCRIPTS = ("train.py", "launch.py")
 
 # A text without this has no training command. `$` may stand for anything.
 _HINT = re.compile(
-    r"(?:^|[/\s\"'`])(train\.py|launch\.py|(?:run_)?(?:sft|cpt|dpo|orpo|kto|grpo)\.py|"
+    r"(?:^|[/\s\"'`])(train(?:_bash)?\.py|launch\.py|(?:run_)?(?:sft|cpt|dpo|orpo|kto|grpo)\.py|"
     r"trl\.scripts\.(?:sft|dpo|orpo|kto|grpo))(?=$|[\s\"'`;&|<>)\\])|"
     r"(?:^|[\s\"'`])(?:trl\s+(?:sft|dpo|orpo|kto|grpo)|(?:llamafactory-cli|lmf)\s+train)(?!\w)"
 )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from planner.recipes.scalars import has_shell
 
-_SCRIPT = re.compile(r"(?:.*/)?((?:train|launch|(?:run_)?(?:sft|cpt|dpo|orpo|kto|grpo))\.py)", re.DOTALL)
+_SCRIPT = re.compile(r"(?:.*/)?((?:train|train_bash|launch|(?:run_)?(?:sft|cpt|dpo|orpo|kto|grpo))\.py)", re.DOTALL)
 _MODULE = re.compile(r"trl\.scripts\.(sft|dpo|orpo|kto|grpo)")
 # Programs that train with one of their commands.
 _TRAINERS = {"llamafactory-cli": ("train",), "lmf": ("train",)}
