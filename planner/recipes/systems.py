@@ -6,6 +6,7 @@ from typing import Any
 from planner.base.plugins import Plugin, installed
 from planner.errors import PlannerError, UserError
 from planner.recipes import accelerate_system, deepspeed_system, hydra_systems, job_system, torchtitan
+from planner.recipes.axolotl import system as axolotl
 from planner.recipes.llamafactory import system as llamafactory
 from planner.recipes.recipe import Recipe, Rewrite
 from planner.recipes.system import System
@@ -13,7 +14,7 @@ from planner.recipes.trainer import system as trainer
 from planner.recipes.trl import system as trl_system
 from planner.recipes.unsupported import GROUP
 
-MARKED = (llamafactory.SYSTEM,)
+MARKED = (axolotl.SYSTEM, llamafactory.SYSTEM)
 """systems with keys or programs that no other has, which are asked before all others"""
 READ = (
     *MARKED,

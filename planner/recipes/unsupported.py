@@ -9,7 +9,7 @@ from planner.base.text import enumerated
 from planner.files.messages import cut
 
 GROUP = "planner.recipes"
-_READ = "the DPO repository, HALOs, TRL, LLaMA-Factory, DeepSpeed's batch sizes and its own jobs"
+_READ = "the DPO repository, HALOs, TRL, LLaMA-Factory, axolotl, DeepSpeed's batch sizes and its own jobs"
 # A single key may belong to any system, unless it is one of `own`.
 _FEWEST_KEYS = 2
 _MOST_SHOWN = 4
@@ -44,12 +44,6 @@ def readable(systems: str = _READ) -> str:
 
 
 UNSUPPORTED = (
-    _system(
-        "axolotl",
-        "base_model micro_batch_size num_epochs sequence_len sample_packing val_set_size adapter lora_target_linear "
-        "pad_to_sequence_len dataset_prepared_path train_on_inputs flash_attention base_model_config rl",
-        r"\baxolotl\s+(?:train|preprocess)\b|\baxolotl\.cli\.train\b",
-    ),
     _system(
         "LLaMA-Factory's trainer v1",
         "train_dataset dist_config kernel_config sample_backend batching_strategy model_class peft_config cutoff_len",

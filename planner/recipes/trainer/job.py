@@ -81,7 +81,7 @@ def _set_name(draft: Draft, keys: KeyReader, default: str) -> None:
 
 
 def _set_batch(draft: Draft, keys: KeyReader, options: RecipeOptions, facts: TrainerFacts, held: int) -> None:
-    how = product(facts.tuned_gpus, facts.micro, facts.accumulation, facts.batch)
+    how = product(facts.replicas(facts.tuned_gpus), facts.micro, facts.accumulation, facts.batch)
     if facts.splits_batches:
         how = f"{facts.batch} = {facts.micro} x {facts.accumulation}: split_batches counts over all GPUs"
     set_batch(draft, keys, options, facts.batch, held, how)
