@@ -12,10 +12,6 @@ from planner.recipes.upstream_defaults import DPO_DEFAULTS, HALOS_DEFAULTS
 
 CHECK = RecipeOptions(is_for_job=False, needs_micro=False)
 FILES = {
-    "axolotl": (
-        "base_model: m\nmicro_batch_size: 2\ngradient_accumulation_steps: 4\nnum_epochs: 1\nadapter: lora\n"
-        "datasets:\n  - path: d\n    type: alpaca\n"
-    ),
     "LLaMA-Factory": (
         "model_name_or_path: m\nstage: sft\ndo_train: true\nfinetuning_type: lora\ntemplate: llama3\ncutoff_len: 2048\n"
         "per_device_train_batch_size: 1\ngradient_accumulation_steps: 8\n"
@@ -79,8 +75,6 @@ COMMANDS = [
     (f"torchrun train.py {TRAINER} --data_path d.json --model_max_length 2048 --lazy_preprocess True", "FastChat"),
     (f"deepspeed src/train.py --stage dpo --do_train {TRAINER} --finetuning_type lora", "LLaMA-Factory"),
     ("llamafactory-cli train examples/llama3_lora_sft.yaml", "LLaMA-Factory"),
-    ("axolotl train examples/llama-3/lora-1b.yml", "axolotl"),
-    ("accelerate launch -m axolotl.cli.train lora.yml", "axolotl"),
     (f"deepspeed train.py {TRAINER} --data_split 2,4,4 --max_seq_len 512 --only_optimize_lora", "DeepSpeedExamples"),
     ("deepspeed train.py --deepspeed_config=ds.json --deepspeed_mpi", "DeepSpeedExamples"),
     ("deepspeed --module openrlhf.cli.train_dpo --micro_train_batch_size 1 --train_batch_size 128", "OpenRLHF"),

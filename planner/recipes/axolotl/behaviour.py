@@ -5,14 +5,14 @@ from typing import Any
 
 from planner.files.messages import cut, show
 from planner.recipes.axolotl.keys import IGNORED, OLD_ATTENTION, RULES
-from planner.recipes.axolotl.refusals import attention_of, datasets_of, fsdp_version, has_section, raw
+from planner.recipes.axolotl.refusals import attention_of, base_of, datasets_of, fsdp_version, has_section, raw
 from planner.recipes.drafting import carry, kind_of, note_padding
 from planner.recipes.drafting_data import set_data
 from planner.recipes.engine import carried, carried_if_set
 from planner.recipes.entries import Entry, KeyReader
-from planner.recipes.recipe import Draft, Note, Trap
+from planner.recipes.recipe import Draft, Trap
 from planner.recipes.row_sources import DatasetSource
-from planner.recipes.scalars import Unresolved, number, scalar
+from planner.recipes.scalars import number, scalar
 from planner.recipes.trainer.batching import Limit, TrainerFacts
 from planner.recipes.trainer.dialect import Dialect, NamedSets, Trained
 from planner.recipes.trainer.job import set_lora
@@ -22,7 +22,8 @@ _MICRO, _STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
 _EXPERTS = "axolotl.integrations.expert_parallel.ExpertParallelPlugin"
 # With these, sample_packing makes one pack of a whole micro-batch (attn_supports_packing).
 _ONE_PACK = ("flash_attention_2", "flash_attention_3", "flash_attention_4", "flash_attention_torch", "flex_attention",
-             "xformers", "sage")  # fmt: skip
+             "xformers", "sage", "kernels-community/flash-attn2", "kernels-community/flash-attn3",
+             "kernels-community/sage-attention")  # fmt: skip
 # Keys that change any loss or what is trained, and the values with which they do not.
 _CHANGING: dict[str, tuple[Any, ...]] = {
     "neftune_noise_alpha": (0,), "noisy_embedding_alpha": (0,), "use_eaft": (False,), "relora": (False,),
@@ -104,32 +105,43 @@ def prepare(keys: KeyReader) -> None:
         made[_STEPS] = replace(keys.entries[_STEPS], value=whole // micro)
     if not keys.has("per_device_eval_batch_size"):
         made["per_device_eval_batch_size"] = _default(micro or 1)
+    if raw(keys, "lora_target_linear") is True:
+        where = keys.where("lora_target_linear")
+        made["lora_target_modules"] = Entry(value="all-linear", where=where, written_as="lora_target_linear")
+    for name in ("auto_find_batch_size", "dataloader_drop_last", "group_by_length") if raw(keys, "rl") else ():
+        if name in keys.entries:  # handed on for SFT alone
+            made[f"{IGNORED}{name}"] = replace(keys.entries[name], written_as=name)
+            made[name] = _default(None)
+    made |= _compute(keys) | _schedule(keys) | _evaluation(keys) | _trackers(keys)
+    keys.entries = {**keys.entries, **made}
+
+
+def _compute(keys: KeyReader) -> dict[str, Entry]:
+    """Attention, precision and checkpointing under their newer keys."""
+    made: dict[str, Entry] = {}
     if attention := attention_of(keys):
-        key = "attn_implementation" if keys.has("attn_implementation") else ""
-        name = key or next((old for old in OLD_ATTENTION if raw(keys, old)), "gemma4_hybrid_attn_impl")
+        names = ("attn_implementation", *OLD_ATTENTION, "gemma4_hybrid_attn_impl")
+        name = next(name for name in names if raw(keys, name))
         made["attn_implementation"] = Entry(value=attention, where=keys.where(name), written_as=name)
     if isinstance(raw(keys, "bf16"), str):
         made["bf16"] = replace(keys.entries["bf16"], value=True)
+    elif raw(keys, "bfloat16") and not keys.has("bf16"):
+        made["bf16"] = _default(True, "bfloat16")
     if raw(keys, "gradient_checkpointing"):
         made["gradient_checkpointing"] = replace(keys.entries["gradient_checkpointing"], value=True)
-    if not raw(keys, "warmup_steps") and not raw(keys, "warmup_ratio") and raw(keys, "warmup_steps") != 0:
+    return made
+
+
+def _schedule(keys: KeyReader) -> dict[str, Entry]:
+    """The warmup if nothing sets it, 3 % and at most 100 steps, and the floor of a cosine."""
+    made: dict[str, Entry] = {}
+    if not raw(keys, "warmup_ratio") and raw(keys, "warmup_steps") is None:
         made["warmup_ratio"] = _default(0.03)
-    if raw(keys, "lora_target_linear") is True:
-        made["lora_target_modules"] = Entry(value="all-linear", where=keys.where("lora_target_linear"),
-                                            written_as="lora_target_linear")  # fmt: skip
-    if raw(keys, "bfloat16") and not keys.has("bf16"):
-        made["bf16"] = _default(True, "bfloat16")
     floor = raw(keys, "cosine_min_lr_ratio")
     if isinstance(floor, int | float) and raw(keys, "lr_scheduler_type") in {None, "cosine"}:
         made["lr_scheduler_type"] = _default("cosine_with_min_lr", "cosine_min_lr_ratio")
         made["lr_scheduler_kwargs.min_lr_rate"] = _default(floor)
-    if raw(keys, "rl"):  # handed on for SFT alone
-        for name in ("auto_find_batch_size", "dataloader_drop_last", "group_by_length"):
-            if name in keys.entries:
-                made[f"{IGNORED}{name}"] = replace(keys.entries[name], written_as=name)
-                made[name] = _default(None)
-    made |= _evaluation(keys) | _trackers(keys)
-    keys.entries = {**keys.entries, **made}
+    return made
 
 
 def _evaluation(keys: KeyReader) -> dict[str, Entry]:
@@ -145,6 +157,9 @@ def _evaluation(keys: KeyReader) -> dict[str, Entry]:
         every = _default(1 / (per_epoch * epochs), "evals_per_epoch")
         return {"eval_steps": every, "eval_strategy": replace(every, value="steps")}
     return {}
+
+
+_TRACKERS = ("wandb", "mlflow", "tensorboard", "trackio", "comet")
 
 
 def _trackers(keys: KeyReader) -> dict[str, Entry]:
@@ -222,13 +237,17 @@ def _limits(keys: KeyReader, facts: TrainerFacts) -> list[Limit]:
             raw(keys, "adapter") == "qlora", raw(keys, "gradient_checkpointing_kwargs.use_reentrant"))):  # fmt: skip
         found.append(Limit(text="ValueError: use_reentrant is for one GPU", most=1))
     kernels = any(raw(keys, f"lora_{name}_kernel") for name in ("mlp", "qkv", "o", "embedding"))
-    if kernels and fsdp_version(keys) == 1:
+    is_empty = raw(keys, "fsdp_config") == {} and str(raw(keys, "fsdp_version")) != "2"
+    if kernels and (fsdp_version(keys) == 1 or is_empty):
         found.append(Limit(text="ValueError: lora_*_kernel is not for FSDP1", most=1))
+    fsdp = fsdp_version(keys) or raw(keys, "fsdp")
+    if raw(keys, "dp_shard_size") is not None and axes_of(keys).processes is None and not fsdp:
+        found.append(Limit(text="ValueError: dp_shard_size 1 without fsdp_config", most=1))
     n = raw(keys, "num_generations")
     if facts.method == "grpo" and isinstance(n, int) and n > 1:
         made = facts.generation_batch or facts.micro * facts.accumulation
         found.append(Limit(text=f"ValueError: {made} < num_generations {n} x GPUs", most=max(made // n, 1)))
-    one_pack = attention_of(keys).partition("@")[0] in _ONE_PACK and not raw(keys, "multipack_real_batches")
+    one_pack = base_of(attention_of(keys)) in _ONE_PACK and not raw(keys, "multipack_real_batches")
     if facts.splits_batches and facts.packs and one_pack:
         found.append(Limit(text="ValueError: split_batches splits no pack", most=1))
     return found
@@ -239,13 +258,17 @@ def _traps(keys: KeyReader, facts: TrainerFacts) -> list[Trap]:
     found = []
     whole = raw(keys, "batch_size")
     if whole and _STEPS not in keys.entries:
-        text = (f"batch_size {whole} sets no accumulation, because gradient_accumulation_steps is 1 by default. It only "
-                f"divides the number of steps: the run ends after {facts.micro}/{whole} of num_epochs.")  # fmt: skip
+        text = (f"batch_size {whole} sets no accumulation, because gradient_accumulation_steps is 1 by default. It "
+                f"divides the number of steps alone, so the run ends after {facts.micro}/{whole} of them.")  # fmt: skip
         found.append(Trap(name="batch_size", text=text))
     if raw(keys, "ddp") is False:
         text = "With ddp false axolotl counts steps as for one GPU, so W GPUs train W times num_epochs."
         found.append(Trap(name="ddp", text=text))
-    if raw(keys, "evals_per_epoch") and not facts.evaluates and (raw(keys, "val_set_size") or keys.has("test_datasets")):
+    if (
+        raw(keys, "evals_per_epoch")
+        and not facts.evaluates
+        and (raw(keys, "val_set_size") or keys.has("test_datasets"))
+    ):
         text = "evals_per_epoch 1 in one epoch sets no eval_steps, so axolotl evaluates at the start alone."
         found.append(Trap(name="evals_per_epoch", text=text))
     if "seed" not in keys.entries:
@@ -285,7 +308,9 @@ def _set_model(draft: Draft, keys: KeyReader) -> None:
         _note_adapters(draft, keys)
     if "lora" in draft.job["model"]:
         tell(draft, keys, "adapter")
-    tell(draft, keys, *(f"use_{name}" for name in ("wandb", "mlflow", "tensorboard", "trackio", "comet")), *OLD_ATTENTION)
+    tell(
+        draft, keys, *(f"use_{name}" for name in ("wandb", "mlflow", "tensorboard", "trackio", "comet")), *OLD_ATTENTION
+    )
 
 
 def _note_adapters(draft: Draft, keys: KeyReader) -> None:
@@ -308,7 +333,7 @@ def _set_rows(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> NamedSets:
     tell(draft, keys, "datasets", "test_datasets", "pretraining_dataset", "packing", "evals_per_epoch")
     types = {str(each.get("type")) for each in datasets_of(keys, "datasets") if not isinstance(each.get("type"), dict)}
     if facts.method == "sft" and (keys.has("pretraining_dataset") or types & {"completion", "pretrain", "None"}):
-        keys.lacks("datasets: convert makes no job for rows of plain text or of tokens. Write one with data.kind jsonl, "
+        keys.lacks("datasets: convert makes no job for rows of text or tokens. Write one with data.kind jsonl, "
                    "objective lm (planner init) and the global batch that planner check shows")  # fmt: skip
     for each in datasets_of(keys, "datasets"):
         _note_form(draft, each, facts.method)

@@ -15,8 +15,6 @@ _GENERATES = "only a model that generates reads it"
 _ONCE = "planner reads the data once"
 _SHARDS = "planner shards by FSDP2"
 _SPEED = "it changes speed and memory, not the result"
-_AS_IS = "planner takes model and tokenizer as they are: change them beforehand"
-_TOKENS = "the recipe's tokenizer. See to do"
 
 RULES = Rules(
     (
@@ -48,7 +46,7 @@ RULES = Rules(
             "the model",
             key("base_model", into="model_name_or_path", ours="model.path", value="text", mark=True, unset="free"),
             key("model_revision", ours="model.revision", value="text", unset="job"),
-            keys("base_model_config tokenizer_config cls_model_config processor_type special_tokens tokens", unset="job"),
+            keys("base_model_config tokenizer_config cls_model_config processor_type special_tokens tokens"),
             keys("added_tokens_overrides model_config model_kwargs resize_token_embeddings_to_32x reinit_weights"),
             keys("model_quantization_config quantize_moe_experts"),
             keys("model_type tokenizer_type is_falcon_derived_model is_llama_derived_model is_mistral_derived_model "
@@ -95,7 +93,8 @@ RULES = Rules(
             key("dataloader_drop_last", value="truth", why="planner drops no row"),
             key("dataset_prepared_path", mark=True, why=_ONCE),
             keys("dataset_processes dataset_num_proc dataset_keep_in_memory skip_prepare_dataset push_dataset_to_hub "
-                 "num_dataset_shards_to_save streaming_multipack_buffer_size pretrain_multipack_buffer_size", why=_ONCE),
+                 "num_dataset_shards_to_save streaming_multipack_buffer_size pretrain_multipack_buffer_size",
+                 why=_ONCE),
             key("streaming", value="truth", why="planner reads all rows of a set before the first step"),
             keys("pad_to_sequence_len", mark=True, why=_SPEED),
             keys("pad_to_multiple_of batch_flattening eval_sequence_len", why=_SPEED),
@@ -154,10 +153,10 @@ RULES = Rules(
             key("tf32", why="planner keeps torch's default"),
             key("torch_compile", ours="train.compile"),
             key("gradient_checkpointing_kwargs", why="planner has kinds of its own (train.activation_checkpointing)"),
-            keys("fp8 fp8_* selective_checkpointing activation_offloading layer_offloading flash_attn_* torch_compile_* "
-                 "lora_mlp_kernel lora_qkv_kernel lora_o_kernel lora_embedding_kernel liger_* cut_cross_entropy "
-                 "chunked_cross_entropy* tiled_mlp* use_kernels low_cpu_mem_usage max_memory gpu_memory_limit gc_steps "
-                 "torch_empty_cache_steps gc_collect_steps heads_k_stride ring_attn_func unsloth_*", why=_SPEED),
+            keys("fp8 fp8_* selective_checkpointing activation_offloading layer_offloading flash_attn_* "
+                 "torch_compile_* lora_mlp_kernel lora_qkv_kernel lora_o_kernel lora_embedding_kernel liger_* "
+                 "cut_cross_entropy chunked_cross_entropy* tiled_mlp* use_kernels low_cpu_mem_usage max_memory "
+                 "gpu_memory_limit gc_steps torch_empty_cache_steps gc_collect_steps heads_k_stride ring_attn_func unsloth_*", why=_SPEED),
             key("plugins", why="planner loads none of axolotl's plugins"),
         ),
         *about(
@@ -175,8 +174,9 @@ RULES = Rules(
             key("evals_per_epoch", ours="eval.every", value="number", mark=True),
             key("eval_batch_size", into="per_device_eval_batch_size", value="whole", default=1,
                 why="planner splits evaluation as it splits training"),
-            keys("do_causal_lm_eval eval_causal_lm_metrics do_bench_eval bench_dataset bench_split metric_for_best_model "
-                 "greater_is_better load_best_model_at_end eval_table_size eval_max_new_tokens lm_eval_*",
+            keys("do_causal_lm_eval eval_causal_lm_metrics do_bench_eval bench_dataset bench_split "
+                 "metric_for_best_model greater_is_better load_best_model_at_end eval_table_size "
+                 "eval_max_new_tokens lm_eval_*",
                  why="planner evaluates the loss"),
             keys("saves_per_epoch", mark=True, why=_COMMITS),
             keys("save_strategy save_steps save_only_model save_first_step dynamic_checkpoint resume_from_checkpoint "
@@ -189,7 +189,8 @@ RULES = Rules(
                  why=EVERY_STEP),
             key("wandb_project", ours="tracking", unset="free"), key("wandb_entity", ours="tracking", unset="free"),
             key("wandb_name", into="run_name", ours="name", unset="free"),
-            keys("use_wandb use_mlflow use_tensorboard use_trackio use_comet use_swanlab", ours="tracking", why=TRACKING),
+            keys("use_wandb use_mlflow use_tensorboard use_trackio use_comet use_swanlab",
+                 ours="tracking", why=TRACKING),
             keys("wandb_mode mlflow_tracking_uri mlflow_experiment_name", ours="tracking", unset="free"),
             keys("wandb_* mlflow_run_name hf_mlflow_log_artifacts comet_* swanlab_* trackio_run_name use_otel_metrics "
                  "otel_*", why=TRACKING),

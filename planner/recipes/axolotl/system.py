@@ -7,7 +7,7 @@ from typing import Any
 from planner.files.messages import cut
 from planner.recipes.axolotl.behaviour import DIALECT, axes_of, convert, prepare, trained_by
 from planner.recipes.axolotl.keys import IGNORED, RULES, VERSIONS
-from planner.recipes.axolotl.refusals import has_section, raw, refuse
+from planner.recipes.axolotl.refusals import has_section, raw, refuse, refuse_types
 from planner.recipes.command import Command
 from planner.recipes.config_reader import beside, mapping_of, recipe_error, text_of
 from planner.recipes.drafting import RecipeOptions
@@ -15,12 +15,11 @@ from planner.recipes.engine import has_marks, rename
 from planner.recipes.entries import Entry, KeyReader, flat
 from planner.recipes.overrides import overrides
 from planner.recipes.recipe import Recipe
-from planner.recipes.scalars import FALSE_TEXTS, Unresolved
 from planner.recipes.source import YAML, RecipeSource
 from planner.recipes.system import System
 from planner.recipes.trackers import variables_of
 from planner.recipes.trainer.accelerate import LaunchSettings, read_launch
-from planner.recipes.trainer.batching import TrainerFacts
+from planner.recipes.trainer.batching import Limit, TrainerFacts
 from planner.recipes.trainer.launcher import is_alone, is_launched, launch_of
 from planner.recipes.trainer.recipe import leave_unresolved, read_truths, recipe_of
 from planner.recipes.trainer.sizes import expand
@@ -70,6 +69,7 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     expand(keys)
     read_truths(keys)
     convert(keys)
+    refuse_types(keys)
     refuse(keys)
     prepare(keys)
     trained = trained_by(keys)
@@ -96,8 +96,7 @@ def _allowed(arguments: Sequence[str], tree: Mapping[str, Any]) -> list[str]:
     """The arguments that axolotl takes: with `strict: true` those of keys in the file."""
     if tree.get("strict") is not True:
         return list(arguments)
-    named = [each for each in arguments if not each.startswith("--") or _name(each).partition(".")[0] in tree]
-    return named
+    return [each for each in arguments if not each.startswith("--") or _name(each).partition(".")[0] in tree]
 
 
 def _name(option: str) -> str:
@@ -106,9 +105,11 @@ def _name(option: str) -> str:
 
 def _with_start(facts: TrainerFacts, started: _Started, keys: KeyReader) -> TrainerFacts:
     """The facts with what depends on how the recipe is started."""
-    workers = raw(keys, "ray_num_workers") or 1 if raw(keys, "use_ray") is True else None
-    fixed = 1 if started.is_alone else workers
-    return replace(facts, is_launched=not started.is_alone, is_alone=started.is_alone, workers=fixed)
+    facts = replace(facts, is_launched=not started.is_alone, is_alone=started.is_alone)
+    if workers := _ray(keys):
+        limit = Limit(text=f"Ray waits for {workers} GPUs", least=workers)
+        return replace(facts, workers=workers, limits=(*facts.limits, limit))
+    return replace(facts, workers=1) if started.is_alone else facts
 
 
 # -- commands

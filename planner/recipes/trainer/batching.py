@@ -201,14 +201,21 @@ class TrainerFacts:
                 AmbiguousUnit(key="num_steps", value=str(self.accumulation), there=there, here="no such setting")
             )
         if self.warmup_written != "0":
-            there = "optimizer steps, of any size" if "steps" in self.warmup else f"of all steps, rounded {self.rounds_warmup}"
+            there = (
+                "optimizer steps, of any size"
+                if "steps" in self.warmup
+                else f"of all steps, rounded {self.rounds_warmup}"
+            )
             here = f"warmup: {self.warmup}"
             rows.append(AmbiguousUnit(key=self.warmup_key, value=self.warmup_written, there=there, here=here))
         if self.eval_every:
             there = "optimizer steps, of any size" if self.eval_every.endswith("steps") else "of the run"
             rows.append(
                 AmbiguousUnit(
-                    key=self.name("eval_steps"), value=self.eval_every, there=there, here=f"eval.every: {self.eval_every}"
+                    key=self.name("eval_steps"),
+                    value=self.eval_every,
+                    there=there,
+                    here=f"eval.every: {self.eval_every}",
                 )
             )
         return rows
