@@ -314,9 +314,8 @@ def test_an_unknown_recipe_is_refused_without_a_table(cli):
     for command in ("check", "convert"):
         answer = cli(command, "litgpt.yaml")
         assert (answer.code, answer.out) == (2, "")
-        assert (
-            "this looks like LitGPT (checkpoint_dir, train.global_batch_size), which planner does not read" in answer.err
-        )
+        assert "this looks like LitGPT (checkpoint_dir, train.global_batch_size)" in answer.err
+        assert "which planner does not read" in answer.err
         assert len(answer.err.splitlines()) == 1
 
 

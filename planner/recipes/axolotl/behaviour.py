@@ -237,8 +237,9 @@ def _limits(keys: KeyReader, facts: TrainerFacts) -> list[Limit]:
             raw(keys, "adapter") == "qlora", raw(keys, "gradient_checkpointing_kwargs.use_reentrant"))):  # fmt: skip
         found.append(Limit(text="ValueError: use_reentrant is for one GPU", most=1))
     kernels = any(raw(keys, f"lora_{name}_kernel") for name in ("mlp", "qkv", "o", "embedding"))
-    is_empty = raw(keys, "fsdp_config") == {} and str(raw(keys, "fsdp_version")) != "2"
-    if kernels and (fsdp_version(keys) == 1 or is_empty):
+    # It looks before it takes fsdp_version from fsdp_config.
+    is_fsdp = has_section(keys, "fsdp_config") or raw(keys, "fsdp_config") == {}
+    if kernels and is_fsdp and str(raw(keys, "fsdp_version")) != "2":
         found.append(Limit(text="ValueError: lora_*_kernel is not for FSDP1", most=1))
     fsdp = fsdp_version(keys) or raw(keys, "fsdp")
     if raw(keys, "dp_shard_size") is not None and axes_of(keys).processes is None and not fsdp:

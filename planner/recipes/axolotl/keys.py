@@ -156,7 +156,8 @@ RULES = Rules(
             keys("fp8 fp8_* selective_checkpointing activation_offloading layer_offloading flash_attn_* "
                  "torch_compile_* lora_mlp_kernel lora_qkv_kernel lora_o_kernel lora_embedding_kernel liger_* "
                  "cut_cross_entropy chunked_cross_entropy* tiled_mlp* use_kernels low_cpu_mem_usage max_memory "
-                 "gpu_memory_limit gc_steps torch_empty_cache_steps gc_collect_steps heads_k_stride ring_attn_func unsloth_*", why=_SPEED),
+                 "gpu_memory_limit gc_steps torch_empty_cache_steps gc_collect_steps heads_k_stride "
+                 "ring_attn_func unsloth_*", why=_SPEED),
             key("plugins", why="planner loads none of axolotl's plugins"),
         ),
         *about(
