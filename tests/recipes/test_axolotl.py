@@ -335,3 +335,9 @@ def test_a_file_needs_two_of_its_keys():
     assert read(SFT).system == "axolotl"
     with pytest.raises(RecipeError, match="no recipe that planner knows"):
         read({"base_model": "m", "merge_method": "linear"})
+
+
+@pytest.mark.parametrize("value", ["1e1", "x", "2.5", True, [2], {}])
+def test_a_size_of_another_type_is_refused(value):
+    with pytest.raises(RecipeError, match="micro_batch_size: found"):
+        read({**SFT, "micro_batch_size": value}, options=CHECK)

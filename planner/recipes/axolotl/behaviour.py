@@ -1,5 +1,6 @@
 """What axolotl does in its own way: its batch, parallel axes, methods, data sets and adapters."""
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,7 +80,9 @@ def convert(keys: KeyReader) -> None:
         entry = entries.get(name := row.into or row.name)
         if entry is None or row.value not in {"whole", "number", "norm"}:
             continue
-        value = scalar(entry.value) if isinstance(entry.value, str) and entry.value.strip() else entry.value
+        value = entry.value
+        if isinstance(value, str) and (row.value != "whole" or re.fullmatch(r"[0-9]+(\.0*)?", value)):
+            value = scalar(value)
         if row.value == "whole" and isinstance(value, float) and value.is_integer():
             value = int(value)
         entries[name] = replace(entry, value=value)
