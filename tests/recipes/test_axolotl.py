@@ -170,6 +170,7 @@ def replace_gpus(gpus):
         ({"tensor_parallel_size": 2}, 2, 8),
         ({"sequence_parallel_degree": 4, "flash_attention": True}, 4, 8),
         ({"dp_replicate_size": 2}, 2, 16),
+        ({"dp_replicate_size": 2, "context_parallel_size": 1, "sequence_parallel_degree": 4}, 2, 16),
         ({"dp_shard_size": 4, "tensor_parallel_size": 2, "fsdp_config": {"offload_params": False}}, 8, 32),
         ({"use_ray": True, "ray_num_workers": 4}, 4, 32),
     ],

@@ -62,14 +62,14 @@ def axes_of(keys: KeyReader) -> Axes:
     """The axes that a recipe names. Notes mistakes in `keys`."""
     names = ("tensor_parallel_size", "context_parallel_size", "sequence_parallel_degree", "dp_shard_size",
              "dp_replicate_size", "expert_parallel_size")  # fmt: skip
-    tp, cp, old, shard, replicate, experts = (keys.whole(name, 1, least=0) or 1 for name in names)
-    cp = cp if cp > 1 else old
+    tp, cp, old, shard, replicate, experts = (keys.whole(name, 0, least=0) for name in names)
+    tp, cp, shard, replicate = tp or 1, cp or old or 1, shard or 1, replicate or 1
     if experts > 1 and _EXPERTS not in str(raw(keys, "plugins")):
         experts = 1
     if experts > 1 and (tp > 1 or replicate > 1):
         keys.refuse("expert_parallel_size", "It excludes tensor_parallel_size, and planner does not know its batch "
                     "beside dp_replicate_size: remove them")  # fmt: skip
-    product = tp * cp * shard * replicate * experts
+    product = tp * cp * shard * replicate * (experts or 1)
     return Axes(processes=product if product > 1 else None, sharing=tp * cp)
 
 
@@ -308,7 +308,7 @@ def _set_model(draft: Draft, keys: KeyReader) -> None:
             draft.ask(f"model.path: the recipe sets {name}. planner takes model and tokenizer as they are: change them "
                       "beforehand if they differ", of_model=True)  # fmt: skip
     if raw(keys, "adapter") in {"lora", "qlora"}:
-        set_lora(draft, keys)
+        set_lora(draft, keys, may_continue=False)
         _note_adapters(draft, keys)
     if "lora" in draft.job["model"]:
         tell(draft, keys, "adapter")
@@ -334,7 +334,8 @@ def _set_rows(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> NamedSets:
     train, test = _sources(keys, "datasets"), _sources(keys, "test_datasets")
     named = NamedSets(train=train, test=test, held_key="val_set_size" if raw(keys, "val_set_size") else "")
     set_data(draft, kind_of(facts.method), named.train)
-    tell(draft, keys, "datasets", "test_datasets", "pretraining_dataset", "packing", "evals_per_epoch")
+    tell(draft, keys, "datasets", "test_datasets", "pretraining_dataset", "packing", "evals_per_epoch", "val_set_size",
+         "lora_target_linear")  # fmt: skip
     types = {str(each.get("type")) for each in datasets_of(keys, "datasets") if not isinstance(each.get("type"), dict)}
     if facts.method == "sft" and (keys.has("pretraining_dataset") or types & {"completion", "pretrain", "None"}):
         keys.lacks("datasets: convert makes no job for rows of text or tokens. Write one with data.kind jsonl, "

@@ -207,7 +207,7 @@ def _launch(started: _Started, options: RecipeOptions, keys: KeyReader, source: 
         keys.refuse(name, "Beside DeepSpeed, axolotl counts fewer rows than its processes read, so planner does not "
                     "know the batch: remove one")  # fmt: skip
     counts = {"python, which starts one process": 1 if started.is_alone else None,
-              "ray_num_workers (use_ray)": _ray(keys), "the recipe's parallel sizes": axes.processes}  # fmt: skip
+              "ray_num_workers (use_ray)": _ray(keys), "its product of parallel sizes": axes.processes}  # fmt: skip
     for whose, count in counts.items():
         if count is None:
             continue

@@ -118,8 +118,11 @@ def _set_compute(draft: Draft, keys: KeyReader) -> None:
 # -- adapters, as peft has them
 
 
-def set_lora(draft: Draft, keys: KeyReader) -> None:
-    """Sets `model.lora` and `model.frozen` by the keys that start with `lora_` and `load_in_`."""
+def set_lora(draft: Draft, keys: KeyReader, *, may_continue: bool = True) -> None:
+    """Sets `model.lora` and `model.frozen` by the keys that start with `lora_` and `load_in_`.
+
+    `may_continue`: whether the model of the recipe may be a folder of adapters.
+    """
     rank, alpha, how = keys.read("lora_r"), keys.read("lora_alpha"), ""
     if keys.flag("use_rslora"):
         how = f" ({number(alpha)} x sqrt({rank}): use_rslora scales by alpha / sqrt(rank), planner by alpha / rank)"
@@ -136,12 +139,17 @@ def set_lora(draft: Draft, keys: KeyReader) -> None:
     for name in ("load_in_4bit", "load_in_8bit"):
         if keys.value(name) is True:
             _set_frozen(draft, keys, name)
-            draft.ask(
-                f"model.path: {keys.shown(name)} often continues adapters of an earlier run. If "
-                f"{keys.value('model_name_or_path')} is a folder of adapters, merge them into their base model and "
-                "write the merged one",
-                of_model=True,
-            )
+            if may_continue:
+                _ask_to_merge(draft, keys, name)
+
+
+def _ask_to_merge(draft: Draft, keys: KeyReader, name: str) -> None:
+    draft.ask(
+        f"model.path: {keys.shown(name)} often continues adapters of an earlier run. If "
+        f"{keys.value('model_name_or_path')} is a folder of adapters, merge them into their base model and "
+        "write the merged one",
+        of_model=True,
+    )
 
 
 def _set_frozen(draft: Draft, keys: KeyReader, name: str) -> None:
