@@ -96,14 +96,18 @@ class TrainerFacts:
     """the Trainer's keys whose names differ in the recipe's system, and those names"""
     workers: int | None = None
     """the processes that the recipe starts whatever the GPU count is, None if one for each GPU"""
+    sharing: int = 1
+    """how many processes share the same rows, by tensor or context parallelism"""
+    rounds_warmup: str = "up"
+    """how the system rounds a warmup that is a part of all steps"""
+    own_traps: tuple[Trap, ...] = ()
+    """what the system does silently in its own way"""
     limits: tuple[Limit, ...] = ()
     """counts of processes with which the recipe's system does not start"""
     varies: str = ""
     """why the loss depends on the split of a batch, if it does so otherwise than in TRL"""
     handbook_keys: tuple[str, ...] = ()
     """the recipe's keys that only the alignment-handbook's scripts up to v0.3 take"""
-    own_traps: tuple[Trap, ...] = ()
-    """the traps that the recipe's system has beyond the Trainer's"""
 
     def name(self, key: str) -> str:
         """The name of a key of the Trainer in the recipe's system."""
@@ -115,7 +119,11 @@ class TrainerFacts:
 
     def batch_at(self, gpus: int) -> int:
         """The global batch at a GPU count: m * A * W, or m * A with split_batches, where m is of all GPUs."""
-        return self.micro * self.accumulation * (1 if self.splits_batches else self.processes(gpus))
+        return self.micro * self.accumulation * (1 if self.splits_batches else self.replicas(gpus))
+
+    def replicas(self, gpus: int) -> int:
+        """The number of processes that read different rows, at least 1, at a GPU count."""
+        return max(self.processes(gpus) // self.sharing, 1)
 
     def takes(self, gpus: int, micro: int, accumulation: int) -> bool:
         """Whether TRL would train exactly the same batch with another split."""
@@ -198,14 +206,21 @@ class TrainerFacts:
                 AmbiguousUnit(key="num_steps", value=str(self.accumulation), there=there, here="no such setting")
             )
         if self.warmup_written != "0":
-            there = "optimizer steps, of any size" if "steps" in self.warmup else "of all steps, rounded up"
+            there = (
+                "optimizer steps, of any size"
+                if "steps" in self.warmup
+                else f"of all steps, rounded {self.rounds_warmup}"
+            )
             here = f"warmup: {self.warmup}"
             rows.append(AmbiguousUnit(key=self.warmup_key, value=self.warmup_written, there=there, here=here))
         if self.eval_every:
             there = "optimizer steps, of any size" if self.eval_every.endswith("steps") else "of the run"
             rows.append(
                 AmbiguousUnit(
-                    key="eval_steps", value=self.eval_every, there=there, here=f"eval.every: {self.eval_every}"
+                    key=self.name("eval_steps"),
+                    value=self.eval_every,
+                    there=there,
+                    here=f"eval.every: {self.eval_every}",
                 )
             )
         return rows
@@ -276,7 +291,7 @@ class TrainerFacts:
         if not bad:
             return None
         text = (
-            "TRL generates per_device_train_batch_size x GPUs x steps_per_generation completions at once, which must "
+            f"TRL generates {self.name(MICRO)} x GPUs x steps_per_generation completions at once, which must "
             f"be whole groups of {self.num_generations}. It refuses {', '.join(map(str, bad))} GPUs. In "
             "planner, make each sample a whole group, which is not cut."
         )

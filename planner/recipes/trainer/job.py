@@ -80,7 +80,7 @@ def _set_name(draft: Draft, keys: KeyReader, default: str) -> None:
 
 
 def _set_batch(draft: Draft, keys: KeyReader, options: RecipeOptions, facts: TrainerFacts, held: int) -> None:
-    how = product(facts.tuned_gpus, facts.micro, facts.accumulation, facts.batch)
+    how = product(facts.replicas(facts.tuned_gpus), facts.micro, facts.accumulation, facts.batch)
     if facts.splits_batches:
         how = f"{facts.batch} = {facts.micro} x {facts.accumulation}: split_batches counts over all GPUs"
     set_batch(draft, keys, options, facts.batch, held, how)
@@ -138,14 +138,17 @@ def set_lora(draft: Draft, keys: KeyReader, *, is_trl: bool = True) -> None:
     for name in ("load_in_4bit", "load_in_8bit"):
         if keys.value(name) is True:
             _set_frozen(draft, keys, name)
-            if not is_trl:
-                continue
-            draft.ask(
-                f"model.path: {keys.shown(name)} often continues adapters of an earlier run. If "
-                f"{keys.value('model_name_or_path')} is a folder of adapters, merge them into their base model and "
-                "write the merged one",
-                of_model=True,
-            )
+            if is_trl:
+                _ask_to_merge(draft, keys, name)
+
+
+def _ask_to_merge(draft: Draft, keys: KeyReader, name: str) -> None:
+    draft.ask(
+        f"model.path: {keys.shown(name)} often continues adapters of an earlier run. If "
+        f"{keys.value('model_name_or_path')} is a folder of adapters, merge them into their base model and "
+        "write the merged one",
+        of_model=True,
+    )
 
 
 def _set_frozen(draft: Draft, keys: KeyReader, name: str) -> None:

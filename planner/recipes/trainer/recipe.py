@@ -126,8 +126,9 @@ def _refuse_contradictions(keys: KeyReader, facts: TrainerFacts, launch: LaunchS
         )
     evaluated = facts.eval_micro * facts.tuned_gpus
     if facts.evaluates and facts.num_generations and evaluated % facts.eval_generations:
+        key = keys.shown("per_device_eval_batch_size")
         keys.lacks(
-            f"per_device_eval_batch_size: {facts.eval_micro} x {facts.tuned_gpus} GPUs are {evaluated}, no multiple of "
+            f"{key}: {facts.eval_micro} x {facts.tuned_gpus} GPUs are {evaluated}, no multiple of "
             f"num_generations {facts.eval_generations}. Write a size that makes one"
         )
 

@@ -138,7 +138,7 @@ def set_eval(draft: Draft, keys: KeyReader, facts: TrainerFacts, named: NamedSet
         why = "the recipe does not evaluate, but its script takes those rows out of training"
         draft.derive("eval.every", "1 epoch", f"eval.every 1 epoch: {why}")
         return
-    told = "eval_strategy, eval_steps"
+    told = ", ".join(dict.fromkeys(map(keys.shown, ("eval_strategy", "eval_steps"))))
     if facts.eval_every != "1 epoch" and not keys.has("eval_steps"):
         told = (
             "logging_steps"
