@@ -13,6 +13,7 @@ from planner.recipes import job_system, systems, unsupported
 from planner.recipes.config_reader import recipe_error, text_of
 from planner.recipes.source import RecipeSource
 from planner.recipes.system import System
+from planner.recipes.trainer import keys as trainer
 from planner.recipes.trl import system as trl_system
 
 
@@ -43,7 +44,14 @@ def system_of(found: RecipeSource) -> System:
         except PlannerError as error:
             broken.append(error)
     text = systems.not_read(strange) if strange else _near_miss(found, added) or _unknown(found)
-    raise recipe_error(found.source, text, *map(str, broken))
+    raise recipe_error(found.source, text + _of_trainer(found), *map(str, broken))
+
+
+def _of_trainer(found: RecipeSource) -> str:
+    """How to see the batch of a recipe whose keys are the Trainer's, although no system reads it."""
+    if trainer.MICRO not in found.keys:
+        return ""
+    return ". If transformers' Trainer trains it, `planner check --system trainer` shows its batch"
 
 
 def other_kind(path: str) -> str:

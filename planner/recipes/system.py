@@ -64,6 +64,10 @@ class System:
     """the command or file for a split, with the arguments that `render_command` wrote or the recipe's own"""
     render_command: Callable[[Rendering], None] | None = None
     """writes all of a job but its batch in the system's options. None if planner writes only the batch"""
+    rules: Rules = NO_RULES
+    """a row for each of its keys"""
+    versions: str = ""
+    """the versions that the rows are of, such as `TRL 0.19 to 1.16`"""
     listed: str = ""
     """the system's name in lists of what planner reads, such as `the DPO repository`. Empty if it is in none"""
     part: str = ""
@@ -72,8 +76,6 @@ class System:
     """the keys to which a refusal points for a file of the system"""
     programs: tuple[str, ...] = ()
     """what a refusal of a command names as its programs"""
-    rules: Rules = NO_RULES
-    """the rows of its keys"""
     methods: tuple[str, ...] = ()
     """the kinds of objectives that the system trains, empty if its options do not name a loss"""
     takes_repeats: bool = False

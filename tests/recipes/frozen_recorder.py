@@ -2,8 +2,8 @@
 
     FROZEN_PAGE=mine PYTHONPATH=tests/recipes python -m pytest -p frozen_recorder tests/recipes/test_reading.py
 
-This writes the page `frozen/mine.txt`: a case for each recipe whose answer no earlier case has. Its files are those that
-were opened while planner read it.
+This writes the page `frozen/mine.txt`: a case for each recipe whose answer no earlier case has. Its files are those
+that were opened while planner read it.
 """
 
 import os
@@ -89,7 +89,5 @@ def pytest_sessionfinish():
         answer = tuple(frozen_answers.answer_of(case))
         if answer not in seen:
             seen.add(answer)
-            blocks[case.name] = frozen_pages.Block(
-                case=case, inputs=frozen_pages.case_inputs(case), lines=answer
-            )
+            blocks[case.name] = frozen_pages.Block(case=case, inputs=frozen_pages.case_inputs(case), lines=answer)
     frozen_pages.write(os.environ["FROZEN_PAGE"], blocks)

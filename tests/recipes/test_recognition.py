@@ -17,10 +17,6 @@ FILES = {
         "base_model: m\nmicro_batch_size: 2\ngradient_accumulation_steps: 4\nnum_epochs: 1\nadapter: lora\n"
         "datasets:\n  - path: d\n    type: alpaca\n"
     ),
-    "LLaMA-Factory": (
-        "model_name_or_path: m\nstage: sft\ndo_train: true\nfinetuning_type: lora\ntemplate: llama3\ncutoff_len: 2048\n"
-        "per_device_train_batch_size: 1\ngradient_accumulation_steps: 8\n"
-    ),
     "verl": "data: {train_batch_size: 256}\nactor_rollout_ref: {actor: {ppo_mini_batch_size: 64}}\n",
     "Lightning": "seed_everything: 1\ntrainer: {max_epochs: 3, devices: 4}\ndata: {batch_size: 8}\nbatch_size: 8\n",
     "torchtune": (
@@ -78,8 +74,7 @@ COMMANDS = [
     ("python train.py --block_size=64 --batch_size=12 --n_layer=4 --max_iters=2000", "nanoGPT"),
     (f"torchrun fastchat/train/train.py {TRAINER} --data_path d.json --lazy_preprocess True", "FastChat"),
     (f"torchrun train.py {TRAINER} --data_path d.json --model_max_length 2048 --lazy_preprocess True", "FastChat"),
-    (f"deepspeed src/train.py --stage dpo --do_train {TRAINER} --finetuning_type lora", "LLaMA-Factory"),
-    ("llamafactory-cli train examples/llama3_lora_sft.yaml", "LLaMA-Factory"),
+    ("USE_V1=1 llamafactory-cli sft examples/v1/train_full.yaml", "LLaMA-Factory's trainer v1"),
     ("axolotl train examples/llama-3/lora-1b.yml", "axolotl"),
     ("accelerate launch -m axolotl.cli.train lora.yml", "axolotl"),
     (f"deepspeed train.py {TRAINER} --data_split 2,4,4 --max_seq_len 512 --only_optimize_lora", "DeepSpeedExamples"),

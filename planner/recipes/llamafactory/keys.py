@@ -3,8 +3,6 @@
 Its trainer without a name (v0). Neither Megatron's (USE_MCA) nor v1 (USE_V1) has these keys alone.
 """
 
-from dataclasses import replace
-
 from planner.recipes.rule import Rules, about, key, keys, says
 from planner.recipes.trainer.keys import TRACKING, TRAINING_ARGUMENTS
 
@@ -220,13 +218,14 @@ _OWN = Rules(
     )
 )
 # Keys of transformers 4, and of Python classes, that 0.9.5 with transformers 5 refuses.
-_OLD = """
+_DROPPED = """
     activation_checkpointing activation_checkpointing_kwargs adafactor dataloader_in_order
     dataloader_multiprocessing_context evaluation_strategy fp16_backend fp16_opt_level fsdp_min_num_params
     fsdp_transformer_layer_cls_to_wrap group_by_length half_precision_backend include_inputs_for_metrics
     include_tokens_per_second jit_mode_eval mp_parameters no_cuda past_index save_safetensors torchdynamo
     tpu_metrics_debug tpu_num_cores use_ipex use_legacy_prediction_loop use_mps_device ray_scope
 """
-RULES = Rules(tuple(replace(row, is_old=row.name in _OLD.split()) for row in TRAINING_ARGUMENTS)) | _OWN
+_OLD = frozenset(_DROPPED.split())
+RULES = Rules(tuple(row._replace(is_old=row.name in _OLD) for row in TRAINING_ARGUMENTS)) | _OWN
 """all keys that LLaMA-Factory takes"""
 STAGES = ("pt", "sft", "rm", "ppo", "dpo", "kto")

@@ -141,9 +141,10 @@ SYSTEM = System(
     title="LLaMA-Factory",
     detect=detect,
     read=read,
+    rules=RULES,
+    versions="LLaMA-Factory 0.9.5 (its trainer v0)",
     listed="LLaMA-Factory",
     marks=RULES.of(mark=True)[:2],
     programs=CLI[:1],
-    rules=RULES,
     methods=("sft", "dpo", "ipo", "kto", "simpo"),
 )

@@ -210,10 +210,11 @@ SYSTEM = System(
     near_miss=near_miss,
     render=render,
     render_command=to_trl,
+    rules=RULES,
+    versions="TRL 0.19 to 1.16, transformers 4.53 to 5.23, the alignment-handbook to v0.3",
     listed="TRL",
     marks=("per_device_train_batch_size",),
     programs=("sft.py", "trl dpo"),
-    rules=RULES,
     methods=("sft", "dpo", "ipo", "kto", "simpo"),
     takes_repeats=True,
 )
