@@ -104,6 +104,7 @@ def test_no_note_speaks_of_trl():
         ({"per_device_train_batch_size": "4"}, "per_device_train_batch_size: found .4"),
         ({"per_device_train_batch_size": 4.0}, "which the Trainer does not take"),
         ({"per_device_train_batch_size": None}, "found null"),
+        ({**SIZES, "per_device_train_batch_size": {"a": 1}}, "per_device_train_batch_size: found a section"),
         ({**SIZES, "auto_find_batch_size": True}, "auto_find_batch_size"),
         ({**SIZES, "parallelism_config": {"tp_size": 2}}, "from Python alone"),
         ({**SIZES, "deepspeed": {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}}, "has 2"),

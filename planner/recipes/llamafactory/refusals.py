@@ -13,6 +13,8 @@ from planner.recipes.trainer.keys import TRAINING_ARGUMENTS
 _OPTIMIZERS = ("use_galore", "use_apollo", "use_badam")
 # Keys of LoRA alone, and of sft alone.
 _OF_LORA = ("loraplus_lr_ratio", "use_rslora", "use_dora", "pissa_init", "adapter_name_or_path")
+# Those of LoRA that are refused with any value but null.
+_EVEN_EMPTY = ("loraplus_lr_ratio", "adapter_name_or_path")
 _OF_SFT = ("neat_packing", "train_on_prompt", "mask_history", "predict_with_generate")
 _EVALUATING = ("do_eval", "do_predict", "predict_with_generate")
 _STRATEGIES = ("no", "steps", "epoch")
@@ -112,7 +114,7 @@ def _of_tuning(keys: KeyReader) -> tuple[_Case, ...]:
         *(
             (
                 name,
-                tuning != "lora" and _its(keys, name, False) is not False,
+                tuning != "lora" and (keys.has(name) if name in _EVEN_EMPTY else _its(keys, name)),
                 f"with finetuning_type {tuning}: write lora, or remove it",
             )
             for name in _OF_LORA

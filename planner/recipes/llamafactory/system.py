@@ -58,6 +58,7 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     for name, other in _OTHERS.items():
         if _is_set(environment, name):
             raise recipe_error(found.source, f"{name}: found {other}, whose keys planner does not read. Remove it")
+    _refuse_unset_file(found)
     tree, config, arguments = _file_of(found)
     for name, other in _THEIR_KEYS.items():
         if name in tree:
@@ -141,14 +142,19 @@ def _is_set(environment: Mapping[str, str], name: str) -> bool:
     return environment.get(name, "").lower() in _TRUE
 
 
+def _refuse_unset_file(found: RecipeSource) -> None:
+    """Refuses a command whose file is a shell variable without a value."""
+    first = next(iter(found.arguments), "") if found.command else ""
+    if has_shell(first) and not first.startswith("-") and "=" not in first:
+        env = " ".join(f"--env {name}=VALUE" for name in shell_names(first)) or "the file's name"
+        raise recipe_error(found.source, f"found {cut(first)}, a shell variable that is not set. Write {env}")
+
+
 def _file_of(found: RecipeSource) -> tuple[Mapping[str, object], str, Sequence[str]]:
     """The keys of the recipe's file, its path, and the arguments behind it. A command's first argument is the file."""
     if found.command is None:
         return found.tree, found.source, found.arguments
     first, *rest = [*found.arguments, ""]
-    if has_shell(first) and not first.startswith("-"):
-        env = " ".join(f"--env {name}=VALUE" for name in shell_names(first)) or "the file's name"
-        raise recipe_error(found.source, f"found {cut(first)}, a shell variable that is not set. Write {env}")
     if not first.endswith(YAML) or first.startswith("-"):
         return {}, "", found.arguments
     path = beside(found.source, first)

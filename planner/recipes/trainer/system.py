@@ -105,6 +105,11 @@ def _refuse_sizes(keys: KeyReader) -> None:
             f"found neither {MICRO} nor {STEPS}, of which the Trainer makes its batch. Write the file or the "
             "command that has them"
         )
+    keys.mistakes += [
+        f"{size}: found a section. Write a whole number"
+        for size in _SIZES
+        if any(name.startswith(f"{size}.") for name in keys.entries)
+    ]
     for name in _own_keys(keys):
         near = get_close_matches(name, (MICRO, STEPS), n=1, cutoff=0.85) or [
             each for each in (MICRO, STEPS) if each.startswith(name)
