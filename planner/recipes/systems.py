@@ -21,23 +21,9 @@ from planner.recipes.trl import system as trl_system
 GROUP = "planner.recipes"
 MARKED = (axolotl.SYSTEM, llamafactory.SYSTEM)
 """systems with keys or programs that no other has, which are asked before all others"""
-READ = (
-    *MARKED,
-    trl_system.SYSTEM,
-    deepspeed.SYSTEM,
-    accelerate_system.SYSTEM,
-    dpo.SYSTEM,
-    halos.SYSTEM,
-)
+READ = (*MARKED, trl_system.SYSTEM, deepspeed.SYSTEM, accelerate_system.SYSTEM, dpo.SYSTEM, halos.SYSTEM)
 """systems whose recipes planner reads, in the order of detection"""
-WRITTEN = (
-    dpo.SYSTEM,
-    halos.SYSTEM,
-    trl_system.SYSTEM,
-    accelerate_system.SYSTEM,
-    deepspeed.SYSTEM,
-    torchtitan.SYSTEM,
-)
+WRITTEN = (dpo.SYSTEM, halos.SYSTEM, trl_system.SYSTEM, accelerate_system.SYSTEM, deepspeed.SYSTEM, torchtitan.SYSTEM)
 """systems for which planner writes a batch, in the order of listings"""
 KNOWN = {system.name: system for system in (job_system.SYSTEM, *READ, *WRITTEN)}
 _MAKES = {"detect": object, "read": Recipe, "near_miss": str, "render": Rewrite, "render_command": object}
