@@ -9,10 +9,11 @@ from planner.recipes import accelerate_system, deepspeed_system, hydra_systems, 
 from planner.recipes.llamafactory import system as llamafactory
 from planner.recipes.recipe import Recipe, Rewrite
 from planner.recipes.system import System
+from planner.recipes.torchtune import system as torchtune
 from planner.recipes.trl import system as trl_system
 from planner.recipes.unsupported import GROUP
 
-MARKED = (llamafactory.SYSTEM,)
+MARKED = (llamafactory.SYSTEM, torchtune.SYSTEM)
 """systems with keys or programs that no other has, which are asked before all others"""
 READ = (
     *MARKED,
@@ -30,6 +31,7 @@ WRITTEN = (
     accelerate_system.SYSTEM,
     deepspeed_system.SYSTEM,
     torchtitan.SYSTEM,
+    torchtune.SYSTEM,
 )
 """systems for which planner writes a batch, in the order of listings"""
 KNOWN = {system.name: system for system in (job_system.SYSTEM, *READ, *WRITTEN)}

@@ -9,7 +9,7 @@ from planner.base.text import enumerated
 from planner.files.messages import cut
 
 GROUP = "planner.recipes"
-_READ = "the DPO repository, HALOs, TRL, LLaMA-Factory, DeepSpeed's batch sizes and its own jobs"
+_READ = "the DPO repository, HALOs, TRL, LLaMA-Factory, torchtune, DeepSpeed's batch sizes and its own jobs"
 # A single key may belong to any system, unless it is one of `own`.
 _FEWEST_KEYS = 2
 _MOST_SHOWN = 4
@@ -171,12 +171,6 @@ UNSUPPORTED = (
         "parallelism.data_parallel_replicate_degree profiling.enable_profiling metrics.log_freq "
         "activation_checkpoint.mode lr_scheduler.warmup_steps job.config_file",
         r"\btorchtitan\.(?:train|\w+)\b|\btorchtitan/train\.py\b|\brun_train\.sh\b",
-    ),
-    _system(
-        "torchtune",
-        "model._component_ tokenizer._component_ dataset._component_ optimizer._component_ checkpointer._component_ "
-        "loss._component_ max_steps_per_epoch metric_logger._component_",
-        r"\btune\s+run\b",
     ),
     _system(
         "FastChat, Stanford Alpaca or LLaVA",
