@@ -16,6 +16,7 @@ from enum import EnumType
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from recipe_keys import recipe_keys
 from typer.models import ArgumentInfo
 
 from planner.cli.commands import COMMANDS, load
@@ -42,6 +43,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "cli.md": commands(),
         REFERENCE / "metrics.md": metrics(),
         REFERENCE / "shipped-recipes.md": shipped_recipes(),
+        REFERENCE / "recipe-keys.md": recipe_keys(),
     }
     return {file: place(file.read_text(encoding="utf-8"), lines) for file, lines in parts.items()}
 

@@ -15,6 +15,7 @@ from planner.cli.recipe_options import (
     MicroOption,
     OverridesArgument,
     RecipeArgument,
+    SystemOption,
     check_number,
     options_of,
 )
@@ -53,6 +54,7 @@ def check(
     ] = None,
     accelerate: AccelerateOption = None,
     method: MethodOption = None,
+    system: SystemOption = None,
     halos_batch: HalosOption = None,
     max_micro: MicroOption = None,
     env: EnvOption = None,
@@ -73,6 +75,7 @@ def check(
         gpus_option="--tuned-for",
         accelerate=accelerate,
         method=method,
+        system=system,
         halos_batch=halos_batch,
         max_micro=max_micro,
         env=env,

@@ -17,6 +17,7 @@ from planner.cli.recipe_options import (
     MicroOption,
     OverridesArgument,
     RecipeArgument,
+    SystemOption,
     check_number,
     options_of,
 )
@@ -49,6 +50,7 @@ def convert(
     force: ForceOption = False,
     accelerate: AccelerateOption = None,
     method: MethodOption = None,
+    system: SystemOption = None,
     halos_batch: HalosOption = None,
     max_micro: MicroOption = None,
     env: EnvOption = None,
@@ -72,6 +74,7 @@ def convert(
         gpus_option="--gpus",
         accelerate=accelerate,
         method=method,
+        system=system,
         halos_batch=halos_batch,
         max_micro=max_micro,
         env=env,

@@ -27,6 +27,14 @@ AccelerateOption = Annotated[
 MethodOption = Annotated[
     str | None, typer.Option("--method", metavar="NAME", help="method of a TRL recipe: sft, dpo, orpo, kto or grpo")
 ]
+SystemOption = Annotated[
+    str | None,
+    typer.Option(
+        "--system",
+        metavar="NAME",
+        help="the system that reads the recipe. trainer: any script of transformers' Trainer",
+    ),
+]
 HalosOption = Annotated[
     str | None,
     typer.Option(
@@ -54,6 +62,7 @@ def options_of(
     gpus_option: str,
     accelerate: str | None,
     method: str | None,
+    system: str | None,
     halos_batch: str | None,
     max_micro: int | None,
     env: list[str] | None,
@@ -73,6 +82,7 @@ def options_of(
         accelerate=accelerate,
         halos_batch=halos_batch,
         method=method,
+        system=system,
         is_for_job=is_for_job,
         needs_micro=is_for_job,
         env=dict(map(_variable, env or [])),

@@ -12,7 +12,14 @@ from planner.recipes.config_reader import recipe_error
 from planner.recipes.scalars import has_shell
 from planner.recipes.shell.brackets import ShellError
 from planner.recipes.shell.documents import Script, continued, scripts_in
-from planner.recipes.shell.programs import module_named, nested_script, script_at, script_named, trainer_named
+from planner.recipes.shell.programs import (
+    any_script_at,
+    module_named,
+    nested_script,
+    script_at,
+    script_named,
+    trainer_named,
+)
 from planner.recipes.shell.runs import Follower, Started
 from planner.recipes.shell.values import Shell
 
@@ -50,6 +57,8 @@ _BEGINS_TRAINING = re.compile(r"\S*(?:python[\d.]*|torchrun|accelerate|deepspeed
 # A word that is no program, so that a backslash is missing at the end of the line before it.
 _IS_ARGUMENT = re.compile(r"--\w|\++[A-Za-z_][\w.]*=|[A-Za-z_]\w*\.[\w.]+=", re.ASCII)
 _LAST_BACKSLASH = re.compile(r"(?<!\\)((?:\\\\)*)\\\Z")
+# Arguments that a script hands to the Trainer.
+_OF_TRAINER = re.compile(r"^--(?:per_device_train_batch_size|gradient_accumulation_steps)\b|\.(?:ya?ml|json)$")
 _SAMPLES = "--num_samples_per_prompt"
 _PASSED_ON = {
     "--num_processes": "--num_processes",
@@ -99,6 +108,8 @@ class _Finder:
 
     source: str
     found: list[_Training] = field(default_factory=list)
+    any_script: bool = False
+    """whether a script of any name is a training, if its arguments have a size of the Trainer's or a file"""
     group_size: int | None = None
     last: _Training | None = None
     """the training command if the command before was one"""
@@ -108,6 +119,8 @@ class _Finder:
     def visit(self, started: Started) -> None:
         """Note a command if it is a training, or says how many completions a prompt has."""
         at = script_at(started.words)
+        if at is None and self.any_script and any(map(_OF_TRAINER.search, started.words)):
+            at = any_script_at(started.words)
         if at is None:
             self._note_other(started)
             return
@@ -160,20 +173,21 @@ def other_of_trl(text: str) -> str:
     return found[1] if found else ""
 
 
-def command_of(text: str, source: str, env: Mapping[str, str] | None = None) -> Command:
+def command_of(text: str, source: str, env: Mapping[str, str] | None = None, *, any_script: bool = False) -> Command:
     """The one training command in a script or a command line.
 
     Args:
         text: the script or the command line, or a document with one.
         source: where the text is from, for messages. The suffix of its path tells a document from a script.
         env: values of shell variables. They win over values that the script sets.
+        any_script: whether a script of any name is a training, if it hands a size or a file to the Trainer.
 
     Raises:
         RecipeError: there is no training command, there are several, or a shell refuses the script.
     """
-    finder = _Finder(source=source)
+    finder = _Finder(source=source, any_script=any_script)
     for script in scripts_in(text.replace("\r\n", "\n"), source):
-        if is_command(script.text) or _SAMPLES in script.text:
+        if any_script or is_command(script.text) or _SAMPLES in script.text:
             _follow(script, finder, env or {})
     if not finder.found:
         unknown = f", but {finder.unknown}, whose value planner does not know" if finder.unknown else ""
@@ -187,7 +201,7 @@ def command_of(text: str, source: str, env: Mapping[str, str] | None = None) -> 
 def _follow(script: Script, finder: _Finder, env: Mapping[str, str]) -> None:
     """Reads the commands of a script, and those of its functions if only functions have a training command."""
     shell, finder.last = Shell(given=env), None
-    follower = Follower(visit=finder.visit, hints=_HINT)
+    follower = Follower(visit=finder.visit, hints=_PROGRAM if finder.any_script else _HINT)
     try:
         # bash ignores a backslash that ends a file, and a command that was cut out of a README may have one.
         follower.follow(_LAST_BACKSLASH.sub(r"\1", script.text), shell, script.before)

@@ -33,6 +33,8 @@ class RecipeOptions:
     halos_batch: str | None = None
     """total or per-accumulation"""
     method: str | None = None
+    system: str | None = None
+    """the system that reads the recipe, None if planner is to find it"""
     is_for_job: bool = True
     """whether to make a job. If not, the recipe needs only what concerns batches"""
     needs_micro: bool = True

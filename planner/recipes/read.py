@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.errors import RecipeError
+from planner.recipes import systems
 from planner.recipes.config_reader import recipe_error
 from planner.recipes.detect import other_kind, system_of
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.recipe import Recipe
 from planner.recipes.source import RecipeSource, find_source
+from planner.recipes.trainer import system as trainer
 
 
 def read_recipe(path: str, arguments: Sequence[str] = (), options: RecipeOptions | None = None) -> Recipe:
@@ -25,7 +27,7 @@ def read_recipe(path: str, arguments: Sequence[str] = (), options: RecipeOptions
     """
     options = options or RecipeOptions()
     found = _source(path, arguments, options)
-    system = system_of(found)
+    system = systems.reader(options.system) if options.system else system_of(found)
     assert system.read is not None
     if found.repeats and not system.takes_repeats:
         raise recipe_error(found.source, *(each.refusal(system.title) for each in found.repeats))
@@ -41,7 +43,7 @@ def _source(path: str, arguments: Sequence[str], options: RecipeOptions) -> Reci
         RecipeError: it cannot be read. A file of another kind is named, such as a list of packages.
     """
     try:
-        return find_source(path, arguments, options.env)
+        return find_source(path, arguments, options.env, any_script=options.system == trainer.SYSTEM.name)
     except RecipeError:
         if known := other_kind(path):
             raise recipe_error(path, known) from None

@@ -4,10 +4,11 @@ A row says what planner knows of a key: the job's key that takes its value, its 
 why it is dropped. The readers, the refusals, the lists of known keys and the documented table all come from the rows.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 NO_SETTING = "planner has no such setting"
 """why a key is dropped if nothing more is known of it"""
@@ -15,8 +16,7 @@ ANY = "*"
 """ends the name of a row that stands for all keys with that beginning"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Effect:
+class Effect(NamedTuple):
     """What a key does to the batch, and what planner does about it."""
 
     planner: Literal["reads", "refuses", "says"]
@@ -31,9 +31,8 @@ class Effect:
         return any(value is each or (type(value) is type(each) and value == each) for each in self.plain)
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeyRule:
-    """What planner knows of one key."""
+class KeyRule(NamedTuple):
+    """What planner knows of one key. A named tuple, because a system has hundreds and they are made at each start."""
 
     name: str
     """the key as the system writes it, dotted if it is in a section. `hub_*` stands for all that begin with `hub_`"""
@@ -84,8 +83,8 @@ def keys(names: str, **facts: Any) -> tuple[KeyRule, ...]:
 
 def about(subject: str, *rows: KeyRule | tuple[KeyRule, ...]) -> tuple[KeyRule, ...]:
     """The rows with what they concern."""
-    flat = (each for part in rows for each in (part if isinstance(part, tuple) else (part,)))
-    return tuple(replace(each, about=subject) for each in flat)
+    flat = (each for part in rows for each in ((part,) if isinstance(part, KeyRule) else part))
+    return tuple(each._replace(about=subject) for each in flat)
 
 
 def reads(how: str) -> Effect:
@@ -111,9 +110,10 @@ class Rules:
     _found: dict[str, KeyRule | None] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        names = [row.name for row in self.rows]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"several rows for {', '.join(twice)}")
+        names = Counter(row.name for row in self.rows)
+        if len(names) < len(self.rows):
+            twice = ", ".join(name for name, count in names.items() if count > 1)
+            raise ValueError(f"several rows for {twice}")
 
     def __iter__(self) -> Iterator[KeyRule]:
         return iter(self.rows)
@@ -165,7 +165,7 @@ class Rules:
 
     @cached_property
     def _renamed(self) -> dict[str, KeyRule]:
-        return {row.into: row for row in reversed(self.rows) if row.into}
+        return {row.into: row for row in reversed(self.rows) if row.into and not row.is_old}
 
     @cached_property
     def _beginnings(self) -> tuple[tuple[str, KeyRule], ...]:

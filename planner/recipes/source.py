@@ -51,13 +51,16 @@ class RecipeSource:
     """the keys that the file has twice. In `tree` the last one counts"""
 
 
-def find_source(path: str, arguments: Sequence[str], env: Mapping[str, str]) -> RecipeSource:
+def find_source(
+    path: str, arguments: Sequence[str], env: Mapping[str, str], *, any_script: bool = False
+) -> RecipeSource:
     """Read the file or folder at a path, or parse a command.
 
     Args:
         path: a path, or the text of a command.
         arguments: overrides that the user wrote behind the recipe.
         env: shell variables by name.
+        any_script: whether a command may start a script that planner does not know.
 
     Raises:
         RecipeError: there is no such file or folder, or it cannot be read.
@@ -68,13 +71,13 @@ def find_source(path: str, arguments: Sequence[str], env: Mapping[str, str]) -> 
     named = RecipeSource(kind="keys", path=path, source=path, arguments=given, user_arguments=given, env=env)
     if not _is_there(path):
         at = replace(named, source="the command", text=path)
-        if is_command(path):
-            return _command(at, None)
+        if is_command(path) or (any_script and starts_program(path)):
+            return _command(at, None, any_script=any_script)
         if starts_program(path) or unsupported.by_program(path):
             return _script(at)
     elif Path(path).is_dir():
         return _folder(named)
-    return _file(replace(named, text=text_of(path)))
+    return _file(replace(named, text=text_of(path)), any_script=any_script)
 
 
 def _is_there(path: str) -> bool:
@@ -84,13 +87,13 @@ def _is_there(path: str) -> bool:
         return False
 
 
-def _file(found: RecipeSource) -> RecipeSource:
+def _file(found: RecipeSource, *, any_script: bool) -> RecipeSource:
     place, text = Path(found.path), found.text
     if place.suffix == ".toml":
         return replace(found, kind="TOML", keys=tuple(flat(_toml(text), found.source)))
     if place.suffix not in YAML:
-        if is_command(text):
-            return _command(found, place.parent)
+        if is_command(text) or (any_script and starts_program(text)):
+            return _command(found, place.parent, any_script=any_script)
         if place.suffix == ".py":
             return replace(found, kind="Python", keys=tuple(_PYTHON_KEY.findall(text)))
         if place.suffix in SHELL_SUFFIXES or text.startswith("#!"):
@@ -122,9 +125,9 @@ def _folder(found: RecipeSource) -> RecipeSource:
     )
 
 
-def _command(found: RecipeSource, beside: Path | None) -> RecipeSource:
+def _command(found: RecipeSource, beside: Path | None, *, any_script: bool) -> RecipeSource:
     """A training command, with the configuration of the checkout that contains its script, if any."""
-    command = command_of(found.text, found.source, found.env)
+    command = command_of(found.text, found.source, found.env, any_script=any_script)
     made = checkout.of_command(command, found.text, beside, found.source)
     arguments = (*command.arguments, *found.user_arguments)
     return replace(

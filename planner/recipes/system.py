@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.recipe import Recipe, Rewrite, product
 from planner.recipes.rendering import Rendering
+from planner.recipes.rule import NO_RULES, Rules
 from planner.recipes.source import RecipeSource
 
 
@@ -63,6 +64,10 @@ class System:
     """the command or file for a split, with the arguments that `render_command` wrote or the recipe's own"""
     render_command: Callable[[Rendering], None] | None = None
     """writes all of a job but its batch in the system's options. None if planner writes only the batch"""
+    rules: Rules = NO_RULES
+    """a row for each of its keys"""
+    versions: str = ""
+    """the versions that the rows are of, such as `TRL 0.19 to 1.16`"""
     methods: tuple[str, ...] = ()
     """the kinds of objectives that the system trains, empty if its options do not name a loss"""
     takes_repeats: bool = False

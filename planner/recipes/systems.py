@@ -10,6 +10,7 @@ from planner.recipes.llamafactory import system as llamafactory
 from planner.recipes.recipe import Recipe, Rewrite
 from planner.recipes.system import System
 from planner.recipes.torchtune import system as torchtune
+from planner.recipes.trainer import system as trainer
 from planner.recipes.trl import system as trl_system
 from planner.recipes.unsupported import GROUP
 
@@ -61,6 +62,18 @@ def named(target: str) -> System:
     if system.render is None:
         raise UserError(f"--to {target}: planner only reads recipes of {system.title}. Write another system")
     return system
+
+
+def reader(name: str) -> System:
+    """The system that `--system` names.
+
+    Raises:
+        UserError: there is no such system, or planner does not read its recipes.
+    """
+    known = {system.name: system for system in (*READ, trainer.SYSTEM)}
+    if name not in known:
+        raise UserError(f"--system {name[:40]}: found no such system. Write {' or '.join(known)}")
+    return known[name]
 
 
 def added() -> tuple[list[System], list[PlannerError]]:

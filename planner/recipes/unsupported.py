@@ -51,6 +51,11 @@ UNSUPPORTED = (
         r"\baxolotl\s+(?:train|preprocess)\b|\baxolotl\.cli\.train\b",
     ),
     _system(
+        "LLaMA-Factory's trainer v1",
+        "train_dataset dist_config kernel_config sample_backend batching_strategy model_class peft_config cutoff_len",
+        r"\bUSE_V1=|\bllamafactory-cli\s+(?:sft|dpo|rm)\b",
+    ),
+    _system(
         "OpenRLHF",
         "micro_train_batch_size micro_rollout_batch_size rollout_batch_size pretrain reward_pretrain zero_stage "
         "max_epochs actor_learning_rate critic_learning_rate ckpt_path input_key n_samples_per_prompt "

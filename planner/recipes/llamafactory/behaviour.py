@@ -128,7 +128,8 @@ def _facts(keys: KeyReader, facts: TrainerFacts) -> TrainerFacts:
     varies = ""
     if facts.method == "kto":
         varies = "LLaMA-Factory averages the KL over a micro-batch of all GPUs, and the loss over each micro-batch"
-    return replace(facts, is_trl=False, limits=tuple(_limits(keys, facts)), varies=varies)
+    limits = tuple(_limits(keys, facts))
+    return replace(facts, is_trl=False, limits=(*facts.limits, *limits), varies=varies)
 
 
 def _limits(keys: KeyReader, facts: TrainerFacts) -> list[Limit]:
@@ -314,8 +315,10 @@ def _set_padding(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> None:
     note_padding(draft, "" if keys.flag("packing") else pads)
 
 
-def refuse_optimizers(keys: KeyReader) -> None:
-    """Notes optimizers that planner does not have."""
+def refuse(keys: KeyReader) -> None:
+    """Notes a recipe that trains nothing, and optimizers that planner does not have."""
+    if keys.value("do_train") is not True:
+        keys.refuse("do_train", "Without it LLaMA-Factory trains nothing: write true")
     for name in _OPTIMIZERS:
         if keys.value(name):
             keys.refuse_in_job(name, "planner has adamw, rmsprop and sgd: remove it only if adamw will do")

@@ -154,7 +154,6 @@ _OWN = Rules(
         ),
         *about(
             "the optimizer",
-            key("learning_rate", ours="train.optimizer.lr", value="number", default=5e-5, unset="free"),
             keys("use_galore use_apollo use_badam use_adam_mini use_muon", value="truth"),
             keys("galore_layerwise apollo_layerwise", value="truth"),
             keys("""
@@ -165,7 +164,6 @@ _OWN = Rules(
         ),
         *about(
             "precision, and where results go",
-            key("bf16", ours="train.precision", value="truth", default=False, note="its default is false"),
             key("plot_loss", mark=True, stands_alone=True, why="planner records and tracks every step"),
             keys("include_effective_tokens_per_second compute_accuracy", why="planner has metrics of its own"),
             key("use_swanlab", value="truth", why=TRACKING),
@@ -219,6 +217,15 @@ _OWN = Rules(
         ),
     )
 )
-RULES = TRAINING_ARGUMENTS | _OWN
+# Keys of transformers 4, and of Python classes, that 0.9.5 with transformers 5 refuses.
+_DROPPED = """
+    activation_checkpointing activation_checkpointing_kwargs adafactor dataloader_in_order
+    dataloader_multiprocessing_context evaluation_strategy fp16_backend fp16_opt_level fsdp_min_num_params
+    fsdp_transformer_layer_cls_to_wrap group_by_length half_precision_backend include_inputs_for_metrics
+    include_tokens_per_second jit_mode_eval mp_parameters no_cuda past_index save_safetensors torchdynamo
+    tpu_metrics_debug tpu_num_cores use_ipex use_legacy_prediction_loop use_mps_device ray_scope
+"""
+_OLD = frozenset(_DROPPED.split())
+RULES = Rules(tuple(row._replace(is_old=row.name in _OLD) for row in TRAINING_ARGUMENTS)) | _OWN
 """all keys that LLaMA-Factory takes"""
 STAGES = ("pt", "sft", "rm", "ppo", "dpo", "kto")

@@ -8,7 +8,7 @@ from planner.recipes.config_reader import beside, mapping_of, recipe_error, text
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.engine import has_marks, refuse_unknown, rename
 from planner.recipes.entries import Entry, KeyReader, flat
-from planner.recipes.llamafactory.behaviour import DIALECT, prepare, refuse_optimizers, trained_by
+from planner.recipes.llamafactory.behaviour import DIALECT, prepare, refuse, trained_by
 from planner.recipes.llamafactory.keys import RULES, VERSIONS
 from planner.recipes.overrides import overrides
 from planner.recipes.recipe import Recipe
@@ -16,7 +16,7 @@ from planner.recipes.source import YAML, RecipeSource
 from planner.recipes.system import System
 from planner.recipes.trackers import variables_of
 from planner.recipes.trainer.accelerate import LaunchSettings, read_launch
-from planner.recipes.trainer.batching import TrainerFacts
+from planner.recipes.trainer.batching import Limit, TrainerFacts
 from planner.recipes.trainer.launcher import is_alone, is_launched, launch_of
 from planner.recipes.trainer.recipe import leave_unresolved, read_truths, recipe_of
 from planner.recipes.trainer.sizes import expand
@@ -46,7 +46,7 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     command = found.command
     environment = {**(command.environment if command else {}), **options.env}
     for name, other in _OTHERS.items():
-        if environment.get(name, "").lower() in _TRUE:
+        if _is_set(environment, name):
             raise recipe_error(found.source, f"{name}: found {other}, whose keys planner does not read. Remove it")
     tree, config, arguments = _file_of(found)
     entries: dict[str, Entry] = flat(tree, config or found.source)
@@ -62,15 +62,18 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     expand(keys)
     read_truths(keys)
     prepare(keys)
-    refuse_optimizers(keys)
+    refuse(keys)
     trained = trained_by(keys)
     keys.method = trained.method
-    launch = _launch(found, replace(options, env=environment), keys)
+    options = replace(options, env=environment)
+    launch = _launch(found, options, keys)
     recipe = recipe_of(keys, options, trained, DIALECT, launch)
     if isinstance(facts := recipe.foreign, TrainerFacts):
         launched = command is None or command.script in CLI or is_launched(command)
         alone = command is not None and command.script not in CLI and is_alone(command)
-        recipe = replace(recipe, foreign=replace(facts, is_launched=launched, is_alone=alone))
+        recipe = replace(
+            recipe, foreign=_started(replace(facts, is_launched=launched, is_alone=alone), found, options, keys)
+        )
     keys.raise_mistakes()
     return replace(
         recipe,
@@ -79,6 +82,23 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
         config=config,
         environment=variables_of(options.env),
     )
+
+
+def _started(facts: TrainerFacts, found: RecipeSource, options: RecipeOptions, keys: KeyReader) -> TrainerFacts:
+    """The facts with what depends on how the recipe is started (launcher.py and hparams/parser.py)."""
+    if _is_set(options.env, "USE_RAY"):
+        workers = keys.read("ray_num_workers")
+        return replace(facts, workers=workers, limits=(Limit(text=f"Ray waits for {workers} GPUs", least=workers),))
+    by_cli = found.command is None or found.command.script in CLI
+    has_file = any(name.partition(".")[0] == "deepspeed" and its.value for name, its in keys.entries.items())
+    if by_cli and has_file and not _is_set(options.env, "FORCE_TORCHRUN"):
+        text = "ValueError: deepspeed on 1 GPU needs FORCE_TORCHRUN=1"
+        return replace(facts, limits=(*facts.limits, Limit(text=text, least=2)))
+    return facts
+
+
+def _is_set(environment: Mapping[str, str], name: str) -> bool:
+    return environment.get(name, "").lower() in _TRUE
 
 
 def _file_of(found: RecipeSource) -> tuple[Mapping[str, object], str, Sequence[str]]:
@@ -95,7 +115,7 @@ def _file_of(found: RecipeSource) -> tuple[Mapping[str, object], str, Sequence[s
 def _launch(found: RecipeSource, options: RecipeOptions, keys: KeyReader) -> LaunchSettings | None:
     """The launcher's settings, None if nothing says them (launcher.py)."""
     command = found.command
-    if options.env.get("USE_RAY", "").lower() in _TRUE:
+    if _is_set(options.env, "USE_RAY"):
         return LaunchSettings(num_processes=keys.read("ray_num_workers"), source="ray_num_workers (USE_RAY)")
     if command is None:
         return read_launch(options.accelerate) if options.accelerate else None
@@ -117,5 +137,11 @@ def _processes(command: Command, environment: Mapping[str, str]) -> tuple[int | 
 
 
 SYSTEM = System(
-    name="llamafactory", title="LLaMA-Factory", detect=detect, read=read, methods=("sft", "dpo", "ipo", "kto", "simpo")
+    name="llamafactory",
+    title="LLaMA-Factory",
+    detect=detect,
+    read=read,
+    rules=RULES,
+    versions="LLaMA-Factory 0.9.5 (its trainer v0)",
+    methods=("sft", "dpo", "ipo", "kto", "simpo"),
 )

@@ -101,6 +101,18 @@ def script_at(words: Sequence[str]) -> int | None:
     return script
 
 
+def any_script_at(words: Sequence[str]) -> int | None:
+    """The index of the script or module that Python or a launcher starts, whatever its name. None if there is none."""
+    at = program_at(words)
+    if at is None or not (_PYTHON.fullmatch(_base(words[at])) or _base(words[at]) in _LAUNCHERS):
+        return None
+    for index in range(at + 1, len(words)):
+        is_module = words[index - 1] in {"-m", "--module"} and words[index] not in _LAUNCHING
+        if is_module or words[index].endswith(".py"):
+            return index
+    return None
+
+
 def nested_script(words: Sequence[str]) -> tuple[str, Sequence[str]] | None:
     """The text that a command gives to another shell, `bash -c TEXT`, and the arguments behind it.
 

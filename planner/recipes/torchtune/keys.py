@@ -5,7 +5,7 @@ A configuration has no schema: a recipe takes its keys by name, and passes the r
 
 from planner.recipes.rule import NO_SETTING, KeyRule, Rules, about, key, keys, reads, says
 
-VERSIONS = "in torchtune 0.6.1"
+VERSION = "torchtune 0.6.1"
 RECIPES = {
     "full_finetune_single_device": "sft",
     "full_finetune_distributed": "sft",

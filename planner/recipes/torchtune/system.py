@@ -19,7 +19,7 @@ from planner.recipes.source import RecipeSource
 from planner.recipes.system import BatchSplit, System
 from planner.recipes.torchtune.behaviour import TuneCommand, facts_of, is_distributed, processes_of, recipe_of
 from planner.recipes.torchtune.job import recipe_from
-from planner.recipes.torchtune.keys import PPO, RECIPES, RULES, VERSIONS
+from planner.recipes.torchtune.keys import PPO, RECIPES, RULES, VERSION
 from planner.recipes.trackers import variables_of
 from planner.recipes.trainer.launcher import is_launched
 
@@ -159,7 +159,7 @@ def _keys(tree: Mapping[str, Any], source: str, arguments: Sequence[str], option
         mistakes=mistakes,
         is_for_job=options.is_for_job,
         rules=RULES,
-        versions=VERSIONS,
+        versions=f"in {VERSION}",
     )
     for name, entry in entries.items():
         row = RULES.row(name)

@@ -94,6 +94,8 @@ class TrainerFacts:
     """whether TRL's own scripts train it, for what is known of its versions"""
     names: Mapping[str, str] = field(default_factory=dict)
     """the Trainer's keys whose names differ in the recipe's system, and those names"""
+    workers: int | None = None
+    """the processes that the recipe starts whatever the GPU count is, None if one for each GPU"""
     limits: tuple[Limit, ...] = ()
     """counts of processes with which the recipe's system does not start"""
     varies: str = ""
@@ -107,7 +109,7 @@ class TrainerFacts:
 
     def batch_at(self, gpus: int) -> int:
         """The global batch at a GPU count: m * A * W, or m * A with split_batches, where m is of all GPUs."""
-        return self.micro * self.accumulation * (1 if self.splits_batches else gpus)
+        return self.micro * self.accumulation * (1 if self.splits_batches else self.workers or gpus)
 
     def takes(self, gpus: int, micro: int, accumulation: int) -> bool:
         """Whether TRL would train exactly the same batch with another split."""
@@ -343,9 +345,8 @@ class TrainerFacts:
         shown = ", ".join(self.old_keys)
         if options.transformers and version_of(options.transformers) < (5, 0):
             return None
-        return Trap(
-            name="does not load", text=f"Newer TRL and transformers 5 refuse {shown}. The recipe needs older versions."
-        )
+        who = "Newer TRL and transformers 5 refuse" if self.is_trl else "transformers 5 and systems that use it refuse"
+        return Trap(name="does not load", text=f"{who} {shown}. The recipe needs older versions.")
 
     def _handbook(self) -> Trap | None:
         if not self.handbook_keys:

@@ -43,7 +43,8 @@ def fill(
         held: samples that one GPU held.
         is_own: whether the user's own loop computes the loss.
     """
-    _set_name(draft, keys, f"{dialect.title.lower()}-{facts.method}")
+    names = (dialect.title.lower(), facts.method)
+    _set_name(draft, keys, "-".join(name for name in names if " " not in name))
     dialect.set_model(draft, keys)
     named = dialect.set_rows(draft, keys, facts)
     if is_own:

@@ -101,6 +101,30 @@ _OWN = Rules(
             max_completion_length pad_to_multiple_of eval_packing padding_value label_pad_token_id"""),
         ),
         *about(
+            "keys of the Trainer's with defaults of TRL's own",
+            key(
+                "learning_rate",
+                ours="train.optimizer.lr",
+                value="number",
+                default={"sft": 2e-5, "": 1e-6},
+                unset="free",
+            ),
+            key(
+                "bf16",
+                ours="train.precision",
+                value="truth",
+                default=True,
+                note="its default is true in TRL 0.19 to 1.16 (false in older ones)",
+            ),
+            key(
+                "gradient_checkpointing",
+                ours="train.activation_checkpointing",
+                value="truth",
+                is_true=True,
+                note="false in TRL 0.19, true in 1.16",
+            ),
+        ),
+        *about(
             "the loss",
             key("precompute_ref_log_probs", ours="objective.reference", value="truth"),
             key("beta", ours="objective.beta", value="number", default=0.1, unset="job"),

@@ -209,6 +209,8 @@ SYSTEM = System(
     near_miss=near_miss,
     render=render,
     render_command=to_trl,
+    rules=RULES,
+    versions="TRL 0.19 to 1.16, transformers 4.53 to 5.23, the alignment-handbook to v0.3",
     methods=("sft", "dpo", "ipo", "kto", "simpo"),
     takes_repeats=True,
 )

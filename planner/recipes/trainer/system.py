@@ -1,0 +1,130 @@
+"""transformers' Trainer as a `System`, for a script of the user's own: `--system trainer`.
+
+Three numbers are enough for a verdict: per_device_train_batch_size, gradient_accumulation_steps and the GPU count. All
+else that the script reads is its own, so a job of it needs the user's own training loop.
+"""
+
+from dataclasses import replace
+
+from planner.recipes.config_reader import RepeatedKey, beside, mapping_of, text_of
+from planner.recipes.drafting import RecipeOptions
+from planner.recipes.entries import Entry, KeyReader, flat
+from planner.recipes.overrides import overrides
+from planner.recipes.recipe import Draft, Recipe
+from planner.recipes.source import YAML, RecipeSource
+from planner.recipes.system import System
+from planner.recipes.trackers import variables_of
+from planner.recipes.trainer.accelerate import read_launch
+from planner.recipes.trainer.batching import TrainerFacts
+from planner.recipes.trainer.dialect import Dialect, NamedSets, Trained
+from planner.recipes.trainer.keys import TRAINING_ARGUMENTS, section_of
+from planner.recipes.trainer.launcher import is_alone, is_launched, launch_of, never_shards
+from planner.recipes.trainer.recipe import leave_unresolved, read_truths, recipe_of
+from planner.recipes.trainer.sizes import expand
+
+VERSIONS = "in transformers 4.53 to 5.23"
+_METHOD = "what your script trains"
+_SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
+
+
+def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
+    """The recipe of a script that hands its options, or a file of them, to `TrainingArguments`.
+
+    Raises:
+        RecipeError: a file, key or value is wrong or missing.
+    """
+    command, repeats, arguments = found.command, list[RepeatedKey](), list(found.arguments)
+    entries: dict[str, Entry] = flat(found.tree, found.source)
+    config = next((each for each in arguments if each.endswith(YAML) and "=" not in each), "") if command else ""
+    if config and arguments[0] in {config, "--config"}:
+        arguments = arguments[arguments.index(config) + 1 :]
+        entries |= flat(mapping_of(text_of(beside(found.source, config)), config, repeats), config)
+    others = overrides(arguments, entries)
+    keys = KeyReader(
+        source=found.source, entries=entries, fix="--{} VALUE", is_for_job=options.is_for_job,
+        rules=TRAINING_ARGUMENTS, versions=VERSIONS,
+    )  # fmt: skip
+    if not any(name in entries for name in _SIZES):
+        keys.wrong(
+            f"found neither {_SIZES[0]} nor {_SIZES[1]}, of which the Trainer makes its batch. Write the file or the "
+            "command that has them"
+        )
+    leave_unresolved(keys, DIALECT)
+    expand(keys)
+    read_truths(keys)
+    options = replace(options, env={**(command.environment if command else {}), **options.env})
+    if command:
+        launch = launch_of(command, options, keys, found.source)
+    else:
+        launch = read_launch(options.accelerate) if options.accelerate else None
+    trained = Trained(
+        method=_METHOD, told_by="--system trainer", loss=_METHOD, unit="sample",
+        why_own="planner does not know which model, data and loss your script has",
+    )  # fmt: skip
+    recipe = recipe_of(keys, options, trained, DIALECT, launch)
+    if isinstance(facts := recipe.foreign, TrainerFacts):
+        launched = bool(options.accelerate) or (command is not None and is_launched(command))
+        shards = keys.has("fsdp") or not (command and never_shards(command))
+        alone = command is not None and is_alone(command)
+        recipe = replace(recipe, foreign=replace(facts, is_launched=launched, is_alone=alone, may_shard=shards))
+    keys.raise_mistakes()
+    return replace(
+        recipe,
+        script=command.script if command else "",
+        script_path=command.path if command else "",
+        arguments=tuple(found.arguments),
+        environment=variables_of(options.env),
+        repeats=tuple(each.note for each in repeats),
+        open_arguments=tuple(others),
+    )
+
+
+def _own_keys(keys: KeyReader) -> list[str]:
+    """The keys that `TrainingArguments` does not have, without sections."""
+    outer = dict.fromkeys(name.partition(".")[0] for name in keys.entries if not section_of(name)[0])
+    return [name for name in outer if keys.rules.row(name) is None]
+
+
+def _set_model(draft: Draft, keys: KeyReader) -> None:
+    draft.set("model", {})
+    if own := _own_keys(keys):
+        draft.ask(f"{', '.join(own)}: keys of your script, whose effect planner does not know. It read the Trainer's")
+
+
+def _set_rows(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> NamedSets:
+    del keys, facts
+    draft.set("data", {})
+    return NamedSets()
+
+
+def _set_objective(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> None:
+    raise NotImplementedError  # the loss is the script's
+
+
+def _note_loss(draft: Draft, keys: KeyReader) -> None:
+    del keys
+    draft.set("objective", {})
+
+
+def _set_padding(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> None:
+    raise NotImplementedError  # the loop makes its micro-batches
+
+
+DIALECT = Dialect(
+    title="Trainer",
+    set_model=_set_model,
+    set_rows=_set_rows,
+    set_objective=_set_objective,
+    note_loss=_note_loss,
+    set_padding=_set_padding,
+    facts=lambda keys, facts: replace(facts, is_trl=False),  # noqa: ARG005
+    reasons=lambda keys, is_own: dict.fromkeys(_own_keys(keys), "your script reads it"),  # noqa: ARG005
+)
+SYSTEM = System(
+    name="trainer",
+    title="the Trainer",
+    read=read,
+    detect=lambda found: False,  # noqa: ARG005
+    rules=TRAINING_ARGUMENTS,
+    versions="transformers 4.53 to 5.23",
+)
