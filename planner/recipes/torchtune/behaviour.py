@@ -8,6 +8,7 @@ from typing import Any
 
 from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Trap
+from planner.recipes.scalars import Unresolved
 from planner.recipes.shell.programs import recipe_of_tune
 from planner.recipes.torchtune.keys import BACKWARD, MULTI, PPO, RECIPES, TP_RECIPE, UNREAD, needed_by
 
@@ -166,11 +167,23 @@ def _of_memory(keys: KeyReader, recipe: str) -> Iterator[str]:
 
 def data_sections(keys: KeyReader, recipe: str) -> list[dict[str, Any]]:
     """The data sets of a recipe, one or a list, as their sections. Empty if one is no section."""
-    found = keys.value("datasets" if recipe == MULTI else "dataset")
-    if found is None and recipe != MULTI:
-        inside = {name.removeprefix("dataset."): name for name in keys.entries if name.startswith("dataset.")}
-        found = [{name: keys.value(key) for name, key in inside.items()}] if inside else []
+    entry = keys.entries.get("datasets" if recipe == MULTI else "dataset")
+    inside = {} if recipe == MULTI else keys.entries
+    named = {name[8:]: its.value for name, its in inside.items() if name.startswith("dataset.")}
+    found = [named] if entry is None and named else entry.value if entry else []
     return found if isinstance(found, list) and all(isinstance(each, dict) for each in found) else []
+
+
+def refuse_unresolved(keys: KeyReader, recipe: str) -> None:
+    """Notes each value that is not known although the verdict, or the job if one is made, depends on it."""
+    for name, entry in keys.entries.items():
+        row = keys.rules.row(name)
+        if isinstance(entry.value, Unresolved) and row and (row.effect or (keys.is_for_job and not row.why)):
+            keys.unresolved(name, entry.value, entry.where)
+    for each in data_sections(keys, recipe):
+        for name, value in each.items():
+            if isinstance(value, Unresolved) and (name == "packed" or keys.is_for_job):
+                keys.unresolved(f"dataset.{name}", value, keys.source)
 
 
 def _of_packing(keys: KeyReader, recipe: str) -> Iterator[str]:
@@ -231,6 +244,8 @@ def facts_of(keys: KeyReader, command: TuneCommand, gpus: int, *, is_whole: bool
                 keys.refuse(name, "torchtune 0.6.1 ignores it, newer versions divide the GPUs by it. Remove it")
     if gpus % tensor_parallel:
         keys.wrong(f"{gpus} GPUs: no multiple of tensor_parallel_dim {tensor_parallel}. Write another count")
+    if recipe != PPO:
+        keys.refuse_null("torchtune", "epochs")
     micro, accumulation = sizes["batch_size"], sizes["gradient_accumulation_steps"]
     batch = micro * accumulation * (gpus // tensor_parallel if is_distributed(recipe) else 1)
     if recipe == PPO:

@@ -26,7 +26,7 @@ from planner.recipes.rule import NO_SETTING
 from planner.recipes.scalars import number
 from planner.recipes.torchtune.behaviour import TorchtuneFacts, data_sections, reads
 from planner.recipes.torchtune.keys import MULTI
-from planner.recipes.trackers import NO_SUCH_TRACKER, TrackerDraft
+from planner.recipes.trackers import NO_SUCH_TRACKER, TrackerDraft, take_wandb_mode
 
 _IGNORED = "its recipe does not read it"
 _WHY_OWN = {
@@ -36,13 +36,9 @@ _WHY_OWN = {
     "early exit": "planner has no objective for early exits",
 }
 _TOLD = (
-    "batch_size",
-    "gradient_accumulation_steps",
-    "ppo_batch_size",
-    "tensor_parallel_dim",
-    "num_steps",
-    "ppo_epochs",
+    "batch_size gradient_accumulation_steps ppo_batch_size tensor_parallel_dim num_steps ppo_epochs forward_batch_size"
 )
+_TOLD_LORA = ("rank", "alpha", "dropout", "attn_modules")
 # torchtune's name of a layer -> Hugging Face's, in most families and where layers are one.
 _LAYERS = {"output_proj": "o_proj", "gate_proj": "gate_proj", "up_proj": "up_proj", "down_proj": "down_proj"}
 _PHI3 = {
@@ -83,12 +79,26 @@ _TRACKERS = {
 }
 
 
-def recipe_from(keys: KeyReader, facts: TorchtuneFacts, options: RecipeOptions, text: str) -> dict[str, Any]:
-    """The fields of a `Recipe` that depend on its keys. Notes mistakes in `keys`. `text` is the configuration's."""
+def recipe_from(
+    keys: KeyReader, facts: TorchtuneFacts, options: RecipeOptions, text: str, whose: str
+) -> dict[str, Any]:
+    """The fields of a `Recipe` that depend on its keys. Notes mistakes in `keys`.
+
+    Args:
+        keys: the configuration.
+        facts: the settings on which the verdicts depend.
+        options: the command line's options.
+        text: the configuration's file, for its comments.
+        whose: what says the GPU count.
+    """
     draft = Draft()
-    how = {"": "of the command"}.get(facts.told_by, f"by {facts.told_by}")
-    draft.derived.append(Note(key="method", text=f"method {facts.method}: the recipe {facts.recipe}, {how}"))
-    draft.derived.append(Note(key="gpus", text=f"tuned for {facts.tuned_gpus} GPUs, by the command or --gpus"))
+    draft.derived.append(
+        Note(
+            key="method", text=f"method {facts.method}: the recipe {facts.recipe}, by {facts.told_by or 'the command'}"
+        )
+    )
+    if facts.tuned_gpus > 1:
+        draft.derived.append(Note(key="gpus", text=f"tuned for {facts.tuned_gpus} GPUs: {whose}"))
     why = _why_own(keys, facts)
     _fill(draft, keys, facts, options, text, is_own=bool(why))
     finish(draft, keys, _reasons(keys, facts), _IGNORED)
@@ -144,16 +154,20 @@ def _fill(
     )
     _set_model(draft, keys, facts, text, is_own=is_own)
     _set_data(draft, keys, facts)
-    if facts.method == "dpo":
+    if is_own:
+        loss = {name: keys.value(name) for name in keys.entries if name.startswith("loss.")}
+        draft.set("objective", loss)
+        draft.told |= set(loss)
+    elif facts.method == "dpo":
         _set_dpo(draft, keys)
-    elif not is_own:
+    else:
         text = "objective sft: the mean over all tokens of the global batch, as in torchtune"
         draft.derive("objective", {"kind": "sft"}, text, "loss._component_")
     how = product(facts.tuned_gpus, facts.micro, facts.accumulation, facts.batch)
     if facts.tensor_parallel > 1:
         how += f", in which {facts.tensor_parallel} GPUs share their samples (tensor_parallel_dim)"
     set_batch(draft, keys, options, facts.batch, facts.micro, how)
-    draft.told |= set(_TOLD)
+    draft.told |= set(_TOLD.split())
     note_padding(
         draft, "" if is_own or facts.unit == "packed row" else "torchtune pads each micro-batch to its longest row"
     )
@@ -201,7 +215,7 @@ def _set_model(draft: Draft, keys: KeyReader, facts: TorchtuneFacts, text: str, 
             "model.path: the recipe goes on with adapters. Merge them into the model, and write that", of_model=True
         )
     if facts.is_lora or keys.has("model.lora_rank"):
-        _set_lora(draft, keys)
+        _set_lora(draft, keys, is_own=is_own)
 
 
 def _downloaded(text: str, folder: str) -> str:
@@ -212,7 +226,7 @@ def _downloaded(text: str, folder: str) -> str:
     return ""
 
 
-def _set_lora(draft: Draft, keys: KeyReader) -> None:
+def _set_lora(draft: Draft, keys: KeyReader, *, is_own: bool) -> None:
     builder = _last(keys, "model")
     modules = keys.value("model.lora_attn_modules", [])
     names = [str(each) for each in modules] if isinstance(modules, list) else []
@@ -227,14 +241,14 @@ def _set_lora(draft: Draft, keys: KeyReader) -> None:
     rank, alpha = keys.read("model.lora_rank"), keys.read("model.lora_alpha")
     lora = {"rank": rank, "alpha": alpha, "dropout": keys.read("model.lora_dropout"), "targets": names}
     text = f"model.lora rank {rank}, alpha {number(alpha)}, on {', '.join(names)}"
-    draft.derive("model.lora", lora, text)
-    if keys.value("model.use_dora"):
+    told = [f"model.lora_{name}" for name in _TOLD_LORA]
+    draft.derive("model.lora", lora, text, *told, "model.apply_lora_to_mlp", "model.apply_lora_to_output")
+    if keys.value("model.use_dora") and not is_own:
         keys.refuse_in_job("model.use_dora", "planner trains only plain low-rank adapters: remove it if you want those")
     is_nf4 = keys.value("model.quantize_base", builder.startswith("qlora_"))
     if is_nf4:
         text = "model.frozen nf4: quantize_base, or a qlora_ builder"
-        draft.derive("model.frozen", "nf4", text)
-    draft.told.add("model._component_")
+        draft.derive("model.frozen", "nf4", text, "model.quantize_base", "model._component_")
 
 
 # -- the data
@@ -367,8 +381,6 @@ def _set_optimizer(draft: Draft, keys: KeyReader, *, is_own: bool) -> None:
     carry(draft, keys, key, f"{ours}.kind", kind)
     if is_adam and name not in {"Adam", "AdamW"}:
         draft.ask(f"{ours}: {name} keeps its state in fewer bits or on the CPU, planner in fp32 shards")
-    if not keys.has("optimizer.lr") and not keys.has("optimizer._component_"):
-        keys.lacks("optimizer.lr: found nothing. Write optimizer.lr=NUMBER behind the recipe")
     carried(draft, keys, "optimizer.lr")
     decay = keys.number("optimizer.weight_decay", 0.01 if "AdamW" in name else 0.0)
     if decay and is_adam and "AdamW" not in name:
@@ -417,12 +429,14 @@ def _set_compute(draft: Draft, keys: KeyReader, facts: TorchtuneFacts) -> None:
     text = f"train.precision {precision}: dtype {dtype}"
     text += ". torchtune's weights and optimizer state are bf16, planner's fp32" if dtype == "bf16" else ""
     draft.derive("train.precision", precision, text, "dtype")
-    if keys.value("enable_activation_checkpointing"):
-        carry(draft, keys, "enable_activation_checkpointing", "train.activation_checkpointing", True)
-    if keys.value("compile") and "frozen" in draft.job["model"]:
+    if keys.has("enable_activation_checkpointing"):
+        checkpoints = bool(keys.value("enable_activation_checkpointing"))
+        carry(draft, keys, "enable_activation_checkpointing", "train.activation_checkpointing", checkpoints)
+    compiles = "blocks" if keys.value("compile") else False
+    if compiles and "frozen" in draft.job["model"]:
         draft.drop("compile", "planner does not compile 4-bit weights. It changes only speed")
-    elif keys.value("compile"):
-        carry(draft, keys, "compile", "train.compile", "blocks")
+    elif keys.has("compile"):
+        carry(draft, keys, "compile", "train.compile", compiles)
 
 
 def _set_tracker(draft: Draft, keys: KeyReader, options: RecipeOptions) -> None:
@@ -432,9 +446,16 @@ def _set_tracker(draft: Draft, keys: KeyReader, options: RecipeOptions) -> None:
     if kind:
         made.add(kind)
         made.use("metric_logger._component_", f"tracking: {kind}")
+        logger = {name: f"metric_logger.{name}" for name in ("project", "entity", "group", "name", "log_dir")}
         if kind == "wandb":
-            for ours in ("project", "entity", "group", "name"):
-                made.take(ours, f"metric_logger.{ours}", f"WANDB_{'RUN_GROUP' if ours == 'group' else ours.upper()}")
+            why = "the default of project in torchtune"
+            made.take("project", logger["project"], "WANDB_PROJECT", default="torchtune", why=why)
+            made.take("entity", logger["entity"], "WANDB_ENTITY")
+            made.take("group", logger["group"], "WANDB_RUN_GROUP")
+            made.take("name", logger["name"], "WANDB_NAME")
+            take_wandb_mode(made)
+        elif kind == "tensorboard":
+            made.take("folder", logger["log_dir"])
         elif kind == "mlflow":
             made.take("experiment", "metric_logger.experiment_name", "MLFLOW_EXPERIMENT_NAME")
             made.take("uri", "metric_logger.tracking_uri", "MLFLOW_TRACKING_URI")

@@ -79,6 +79,7 @@ def component(name: str, why: str = "", **facts: str) -> tuple[KeyRule, ...]:
     return (key(f"{name}._component_", why=why, **facts), key(f"{name}.*", why=why or NO_SETTING))
 
 
+_FOLDER = "planner takes the model as its folder's config.json says"
 _SHARDS = "planner shards by FSDP2"
 _OWN_LOOP = "your loop decides it"
 RULES = Rules(
@@ -98,7 +99,7 @@ RULES = Rules(
             ),
             key("tensor_parallel_plan", why=_SHARDS, effect=reads("tensor_parallel_dim above 1 needs it")),
             key("dataset.packed", ours="data.packing", effect=says("packed rows count")),
-            key("dataloader.packed", effect=reads("refused")),
+            key("dataloader.packed", why="planner has loaders of its own", effect=reads("refused")),
             key(
                 "optimizer_in_bwd", why="it changes only memory", effect=reads("refused with accumulation or clipping")
             ),
@@ -110,13 +111,15 @@ RULES = Rules(
         ),
         *about(
             "the model",
-            key("model._component_", effect=reads("a lora_ builder names the recipe, if nothing else does")),
+            key(
+                "model._component_", why=_FOLDER, effect=reads("a lora_ builder names the recipe, if nothing else does")
+            ),
             key("model.lora_rank", ours="model.lora.rank", value="whole", default=8),
             key("model.lora_alpha", ours="model.lora.alpha", value="number", default=16.0),
             key("model.lora_dropout", ours="model.lora.dropout", value="number", default=0.0),
             keys("model.lora_attn_modules model.use_dora model.quantize_base"),
             keys("model.apply_lora_to_mlp model.apply_lora_to_output", value="truth", default=False),
-            key("model.*", why="planner takes the model as its folder's config.json says"),
+            key("model.*", why=_FOLDER),
             key(
                 "tokenizer.max_seq_len", ours="model.context", value="whole", least=2, effect=reads("packing needs it")
             ),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
@@ -14,10 +15,18 @@ from planner.recipes.drafting import RecipeOptions
 from planner.recipes.entries import COMMAND_LINE, Entry, KeyReader, flat
 from planner.recipes.hydra.interpolation import resolve
 from planner.recipes.recipe import Recipe, Rewrite
+from planner.recipes.rendering import Rendering
 from planner.recipes.scalars import Unresolved, has_shell
 from planner.recipes.source import RecipeSource
 from planner.recipes.system import BatchSplit, System
-from planner.recipes.torchtune.behaviour import TuneCommand, facts_of, is_distributed, processes_of, recipe_of
+from planner.recipes.torchtune.behaviour import (
+    TuneCommand,
+    facts_of,
+    is_distributed,
+    processes_of,
+    recipe_of,
+    refuse_unresolved,
+)
 from planner.recipes.torchtune.job import recipe_from
 from planner.recipes.torchtune.keys import PPO, RECIPES, RULES, VERSION
 from planner.recipes.trackers import variables_of
@@ -41,6 +50,8 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     Raises:
         RecipeError: a file, key or value is wrong or missing.
     """
+    environment = {**(found.command.environment if found.command else {}), **options.env}
+    options = replace(options, env=environment)
     tree, text, config, arguments = _file_of(found)
     keys = _keys(tree, config or found.source, arguments, options)
     told_by = ""
@@ -52,11 +63,13 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
         command, told_by = named
     else:
         command = _command(found.command, config, keys)
+    refuse_unresolved(keys, command.recipe)
     keys.raise_mistakes()
     gpus = _gpus(keys, options, command, told_by)
     is_whole = bool(config) or found.command is None
     facts = facts_of(keys, command, gpus, is_whole=is_whole, told_by=told_by)
-    recipe = recipe_from(keys, facts, options, text)
+    whose = options.gpus_option if options.gpus else told_by or "the command"
+    recipe = recipe_from(keys, facts, options, text, whose)
     keys.raise_mistakes()
     path = config or (found.source if found.command is None else command.config)
     return Recipe(
@@ -65,7 +78,7 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
         script=command.recipe,
         arguments=tuple(arguments),
         config=path,
-        environment=variables_of({**(found.command.environment if found.command else {}), **options.env}),
+        environment=variables_of(environment),
         foreign=facts,
         **recipe,
     )
@@ -129,7 +142,12 @@ def _gpus(keys: KeyReader, options: RecipeOptions, command: TuneCommand, told_by
             f"{option} {options.gpus}: the command starts {said} processes. Leave one of them out (convert --at is the "
             "count to write for, check --gpus has the counts to check)"
         )
-    if not options.gpus and not said:
+    if not options.gpus and not said and not command.is_launched:
+        keys.wrong(
+            f"the GPU count: {command.recipe} starts only with --nproc_per_node W behind tune run. Write it, or the "
+            f"count that it was tuned for ({option} W)"
+        )
+    elif not options.gpus and not said:
         keys.wrong(
             "the GPU count: a configuration of torchtune does not name it, and its global batch is GPUs x batch_size x "
             f"gradient_accumulation_steps. Write the count that it was tuned for ({option} W)"
@@ -153,7 +171,7 @@ def _keys(tree: Mapping[str, Any], source: str, arguments: Sequence[str], option
                 text = _remove(made, argument[1:].partition("=")[0]) if removed else _override(made, argument, given)
                 mistakes += [f"{cut(argument)}: {text}"] if text else []
     entries = resolve(flat(made, source)) | given
-    keys = KeyReader(
+    return KeyReader(
         source=source,
         entries=entries,
         mistakes=mistakes,
@@ -161,11 +179,6 @@ def _keys(tree: Mapping[str, Any], source: str, arguments: Sequence[str], option
         rules=RULES,
         versions=f"in {VERSION}",
     )
-    for name, entry in entries.items():
-        row = RULES.row(name)
-        if isinstance(entry.value, Unresolved) and row and row.effect:
-            keys.unresolved(name, entry.value, entry.where)
-    return keys
 
 
 def _remove(tree: dict[str, Any], key: str) -> str:
@@ -222,6 +235,11 @@ def _component(value: Any) -> bool:
 
 
 # -- writing
+
+
+def render_command(rendering: Rendering) -> None:
+    """Lists all values of a job: planner writes the batch alone."""
+    rendering.leave("model data objective train eval tracking", "YOUR_CONFIG.yaml must set it")
 
 
 def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
