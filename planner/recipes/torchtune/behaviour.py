@@ -169,7 +169,14 @@ def data_sections(keys: KeyReader, recipe: str) -> list[dict[str, Any]]:
     """The data sets of a recipe, one or a list, as their sections. Empty if one is no section."""
     entry = keys.entries.get("datasets" if recipe == MULTI else "dataset")
     inside = {} if recipe == MULTI else keys.entries
-    named = {name[8:]: its.value for name, its in inside.items() if name.startswith("dataset.")}
+    named: dict[str, Any] = {}
+    for name, its in inside.items():
+        section, *path, last = name.split(".") if name.startswith("dataset.") else ("", "")
+        place = named
+        for each in path:
+            place = place.setdefault(each, {})
+        if section:
+            place[last] = its.value
     found = [named] if entry is None and named else entry.value if entry else []
     return found if isinstance(found, list) and all(isinstance(each, dict) for each in found) else []
 
@@ -230,23 +237,16 @@ def _of_ppo(keys: KeyReader) -> Iterator[str]:
 def facts_of(keys: KeyReader, command: TuneCommand, gpus: int, *, is_whole: bool, told_by: str) -> "TorchtuneFacts":
     """The settings on which the verdicts depend. Notes mistakes in `keys`. `gpus`: the count it was tuned for."""
     recipe = command.recipe
-    sizes = {name: _whole(keys, name) for name in ("batch_size", "gradient_accumulation_steps")}
-    tensor_parallel = 1
-    if recipe == TP_RECIPE:
-        if not is_whole and not keys.has("tensor_parallel_dim"):
-            keys.wrong(
-                "tensor_parallel_dim: found nothing. Write tensor_parallel_dim=1 behind the command, or its file"
-            )
-        keys.refuse_null("torchtune", "tensor_parallel_dim")
-        tensor_parallel = _whole(keys, "tensor_parallel_dim", 1)
-        for name in _NEWER:
-            if keys.value(name) not in (None, 1, -1):
-                keys.refuse(name, "torchtune 0.6.1 ignores it, newer versions divide the GPUs by it. Remove it")
+    micro, accumulation = _whole(keys, "batch_size"), _whole(keys, "gradient_accumulation_steps")
+    tensor_parallel = _tensor_parallel(keys) if recipe == TP_RECIPE else 1
+    needed = {"tensor_parallel_dim": recipe == TP_RECIPE, "optimizer_in_bwd": recipe in BACKWARD and accumulation > 1}
+    for name, is_needed in needed.items():
+        if is_needed and not is_whole and not keys.has(name):
+            keys.wrong(f"{name}: found nothing. Write {name}=VALUE behind the command, or the path of its file")
     if gpus % tensor_parallel:
         keys.wrong(f"{gpus} GPUs: no multiple of tensor_parallel_dim {tensor_parallel}. Write another count")
     if recipe != PPO:
         keys.refuse_null("torchtune", "epochs")
-    micro, accumulation = sizes["batch_size"], sizes["gradient_accumulation_steps"]
     batch = micro * accumulation * (gpus // tensor_parallel if is_distributed(recipe) else 1)
     if recipe == PPO:
         batch = _whole(keys, "ppo_batch_size")
@@ -268,13 +268,22 @@ def facts_of(keys: KeyReader, command: TuneCommand, gpus: int, *, is_whole: bool
         epochs=keys.whole("epochs", 1) if recipe != PPO else 1,
         max_steps=steps,
         warmup=keys.whole("lr_scheduler.num_warmup_steps", 0, least=0) if reads(recipe, "lr_scheduler") else 0,
-        is_seeded=keys.has("seed"),
+        is_in_backward=recipe in BACKWARD and bool(keys.value("optimizer_in_bwd")),
+        is_seeded=keys.has("seed") or not is_whole,
         is_bf16=keys.value("dtype") == "bf16",
         is_lora="lora" in recipe,
         is_launched=command.is_launched,
         told_by=told_by,
         is_whole=is_whole,
     )
+
+
+def _tensor_parallel(keys: KeyReader) -> int:
+    keys.refuse_null("torchtune", "tensor_parallel_dim")
+    for name in _NEWER:
+        if keys.value(name) not in (None, 1, -1):
+            keys.refuse(name, "torchtune 0.6.1 ignores it, newer versions divide the GPUs by it. Remove it")
+    return _whole(keys, "tensor_parallel_dim", 1)
 
 
 def _whole(keys: KeyReader, name: str, default: int | None = None) -> int:
@@ -308,6 +317,8 @@ class TorchtuneFacts:
     """optimizer steps of each epoch at most"""
     warmup: int
     """in optimizer steps"""
+    is_in_backward: bool
+    """whether the optimizer's step is in the backward pass, so that nothing accumulates"""
     is_seeded: bool
     is_bf16: bool
     is_lora: bool
@@ -344,7 +355,10 @@ class TorchtuneFacts:
 
     def units(self) -> list[AmbiguousUnit]:
         """The numbers whose units are easily mistaken."""
-        product = f"{self.micro} x {self.accumulation} x {self.replicas} GPUs: {self.batch} {self.unit}s"
+        gpus = f"{self.tuned_gpus} GPU{'s' * (self.tuned_gpus > 1)}"
+        if self.tensor_parallel > 1:
+            gpus = f"{self.replicas} groups of {self.tensor_parallel} GPUs"
+        product = f"{self.micro} x {self.accumulation} x {gpus}: {self.batch} {self.unit}s"
         made = [
             AmbiguousUnit(key="batch_size", value=str(self.micro), there=product, here=f"batch.global: {self.batch}")
         ]
@@ -414,7 +428,7 @@ class TorchtuneFacts:
 
     def _carries(self, options: CheckOptions) -> Trap | None:
         """Micro-batches that fill no step wait for the next epoch, because gradients are only cleared after a step."""
-        if self.accumulation == 1 or self.method == "ppo":
+        if self.accumulation == 1 or self.method == "ppo" or not self.is_whole:
             return None
         rows = options.rows if self.unit != "packed row" else None
         left, most = f"1 to {self.accumulation - 1}", self.accumulation - 1

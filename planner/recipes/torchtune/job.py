@@ -101,6 +101,8 @@ def recipe_from(
         draft.derived.append(Note(key="gpus", text=f"tuned for {facts.tuned_gpus} GPUs: {whose}"))
     why = _why_own(keys, facts)
     _fill(draft, keys, facts, options, text, is_own=bool(why))
+    for name in draft.told:
+        keys.value(name)
     finish(draft, keys, _reasons(keys, facts), _IGNORED)
     if why:
         make_own(draft, facts.method, why)
@@ -276,6 +278,10 @@ def _set_data(draft: Draft, keys: KeyReader, facts: TorchtuneFacts) -> None:
             if key not in draft.told:
                 draft.drop(key, why)
                 draft.ask(f"{key} {plain(keys.value(key))}: change the rows beforehand")
+    if keys.has("tokenizer.max_seq_len") and facts.unit != "packed row":
+        draft.ask(
+            "rows longer than model.context: torchtune writes its end token in place of the last token that it keeps"
+        )
     if facts.method == "sft" and sections:
         _set_loss_on(draft, keys, sections)
     if facts.unit == "packed row":

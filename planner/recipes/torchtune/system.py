@@ -20,6 +20,7 @@ from planner.recipes.scalars import Unresolved, has_shell
 from planner.recipes.source import RecipeSource
 from planner.recipes.system import BatchSplit, System
 from planner.recipes.torchtune.behaviour import (
+    TorchtuneFacts,
     TuneCommand,
     facts_of,
     is_distributed,
@@ -255,9 +256,15 @@ def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
         note = "YOUR_RECIPE is one of torchtune's (tune ls), and YOUR_CONFIG.yaml has the same model, data and loss"
         return Rewrite(command=f"{split.assignments}{command}", notes=(note,))
     facts = recipe.foreign
+    assert isinstance(facts, TorchtuneFacts)
+    if facts.is_in_backward and split.accumulation > 1:
+        raise NoExactSplit(
+            f"optimizer_in_bwd takes no accumulation, and {split.arithmetic} has {split.accumulation} steps of it. "
+            "Write optimizer_in_bwd=False behind the recipe, or use `planner run`"
+        )
     if split.gpus > 1 and not is_distributed(recipe.script):
         raise NoExactSplit(f"{recipe.script} trains on one GPU. Write --at 1, or train the job with `planner run`")
-    if getattr(facts, "tensor_parallel", 1) > 1:
+    if facts.tensor_parallel > 1:
         raise NoExactSplit(
             "with tensor_parallel_dim above 1 GPUs share their samples, and planner writes only GPUs x batch_size x "
             "gradient_accumulation_steps. Write tensor_parallel_dim=1 behind the recipe, or use `planner run`"
