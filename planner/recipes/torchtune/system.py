@@ -209,6 +209,7 @@ def _override(tree: dict[str, Any], argument: str, given: dict[str, Entry]) -> s
         key += "._component_"
     try:
         value = None if text == "None" else mapping_of(f"value: {text}", argument)["value"]
+        value = text if "max_filename" in key else value
     except RecipeError:
         return "found a value that YAML cannot read. Correct it"
     section, path = tree, key.split(".")

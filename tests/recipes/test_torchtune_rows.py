@@ -1,0 +1,112 @@
+"""planner's verdict on torchtune's configurations, against a computation from its source (`torchtune_judge`)."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torchtune_judge as judge
+from torchtune_rows import SIZES, launched, rows
+
+from planner.recipes import CheckOptions, RecipeOptions, read_recipe
+from planner.recipes.config_reader import mapping_of, text_of
+from planner.recipes.entries import flat
+from planner.recipes.torchtune.system import _keys
+
+CHECK = RecipeOptions(is_for_job=False, needs_micro=False)
+SOME = [row for row in rows() if row.file.endswith(("llama3_1/8B_lora.yaml", "llama3_1/8B_full_dpo.yaml"))]
+by_file = pytest.mark.parametrize("row", rows(), ids=lambda row: row.file)
+
+
+def command(row, size, *overrides):
+    """The documented command at a count, with the path of the configuration in place of its name."""
+    words = list(row.words)
+    words[words.index("--config") + 1] = str(judge.FOLDER / row.file)
+    behind = [row.recipe, *words[words.index("--config") :], *overrides]
+    launcher = [] if launched(row.recipe, size) is None else ["--nproc_per_node", str(size)]
+    return " ".join(["tune run", *launcher, *behind])
+
+
+def verdicts(foreign):
+    outcomes = {count: foreign.outcome(count) for count in SIZES}
+    return {count: "-" if its.verdict == "error" else str(its.batch) for count, its in outcomes.items()}
+
+
+def test_there_are_enough_rows():
+    assert len(rows()) >= 40
+
+
+@by_file
+def test_each_count_trains_the_batch_that_torchtune_computes(row):
+    """Whatever count the command names, and the global batch is that of this count."""
+    for size in [count for count in SIZES if row.expected[count] != "-"]:
+        found = read_recipe(command(row, size), (), CHECK)
+        assert (str(found.global_batch), found.gpus) == (row.expected[size], size)
+        assert verdicts(found.foreign) == row.expected
+
+
+@by_file
+def test_the_file_alone_has_the_same_recipe(row):
+    """By the comment at its head, or by its keys."""
+    gpus = None if row.recipe not in judge.distributed_recipes() else 4
+    options = RecipeOptions(gpus=gpus, is_for_job=False, needs_micro=False)
+    found = read_recipe(str(judge.FOLDER / row.file), (), options)
+    assert found.script == row.recipe
+    assert verdicts(found.foreign) == row.expected
+
+
+@by_file
+def test_the_unit_is_that_of_torchtune(row):
+    found = read_recipe(command(row, 1), (), CHECK)
+    unit = judge.batch_at(row.recipe, row.config, launched(row.recipe, 1)).unit
+    assert unit == {"example": "rows"}.get(found.unit, f"{found.unit}s")
+
+
+@pytest.mark.parametrize("row", SOME, ids=lambda row: row.file)
+@pytest.mark.parametrize("num_rows", [100, 257, 400, 401, 1000])
+@pytest.mark.parametrize("limit", ["null", "3"])
+def test_a_larger_step_has_the_samples_of_torchtunes_loop(row, num_rows, limit):
+    """The trap names the largest step of the run, and none if all steps have the same size."""
+    overrides = ("epochs=3", "gradient_accumulation_steps=3", f"max_steps_per_epoch={limit}")
+    found = read_recipe(command(row, 2, *overrides), (), CHECK)
+    config = judge.load(judge.FOLDER / row.file, overrides)
+    steps = judge.samples_of_steps(config, num_rows, 2)
+    traps = {trap.name: trap.text for trap in found.traps(CheckOptions(counts=[2], rows=num_rows))}
+    told = re.findall(r"then has (\d+) ", traps.get("left-over micro-batches", ""))
+    assert [int(size) for size in told] == [size for size in [max(steps)] if size != found.global_batch]
+
+
+OVERRIDES = [
+    ("batch_size=3", "epochs=2"),
+    ("optimizer=torch.optim.SGD", "optimizer.lr=1e-3"),
+    ("~model.lora_rank", "~dataset.packed"),
+    ("seed=None", "mine.new.key=[1,2]", "mine.new.other=a"),
+    ("dataset={a: 1}", "compile=yes"),
+    ("checkpointer.checkpoint_files.max_filename=0004", "dtype=fp32"),
+    ("tokenizer=null", "model.lora_attn_modules=[q_proj]"),
+    ("metric_logger.log_dir=5", "loss=a.b", "loss.c="),
+    ("clip_grad_norm=1_0", "seed=010", "device=on"),
+]
+
+
+@pytest.mark.parametrize("overrides", OVERRIDES)
+@pytest.mark.parametrize("file", ["llama3_1/8B_lora.yaml", "llama3_3/70B_full.yaml"])
+def test_overrides_are_those_of_torchtune(file, overrides):
+    """As OmegaConf merges them."""
+    path = str(judge.FOLDER / "configs" / file)
+    if overrides[0].startswith("~model") and "lora" not in file:
+        pytest.skip("it has no such key")
+    if "checkpoint_files" in overrides[0] and "lora" in file:
+        pytest.skip("its files are a list")
+    keys = _keys(mapping_of(text_of(path), path), path, overrides, RecipeOptions())
+    assert not keys.mistakes
+    theirs = flat(judge.load(path, overrides), path)
+    resolved = {name for name, its in theirs.items() if "${" in str(its.value)}
+    assert set(keys.entries) == set(theirs)
+    wrong = {name: (keys.entries[name].value, its.value) for name, its in theirs.items() if name not in resolved}
+    assert not {name: pair for name, pair in wrong.items() if pair[0] != pair[1]}
+
+
+def test_interpolations_are_filled_in():
+    path = str(judge.FOLDER / SOME[0].file)
+    keys = _keys(mapping_of(text_of(path), path), path, ("output_dir=/x",), RecipeOptions())
+    assert Path(keys.entries["metric_logger.log_dir"].value) == Path("/x/logs")
