@@ -437,6 +437,7 @@ def test_what_ppo_refuses(override, says):
         ("max_steps_per_epoch=0", "max_steps_per_epoch: found 0"),
         ("batch_size=$B", "--env B=VALUE"),
         ("dtype=$D", "dtype: found"),
+        ("optimizer_in_bwd={a: 1}", "optimizer_in_bwd: found a section"),
         ("dataset.packed=$P", "dataset.packed: found"),
         ("batch_size=${nowhere}", "batch_size: found"),
         ("seed=1=2", "one equals sign"),

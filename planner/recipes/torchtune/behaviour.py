@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
+from planner.files.messages import cut
 from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Trap
 from planner.recipes.scalars import Unresolved
@@ -18,6 +19,7 @@ _COUNT = re.compile(r"[1-9][0-9]{0,4}")
 _DTYPES = ("bf16", "fp32", "fp64")
 KEYS = "its keys"
 """what says which recipe trains a file without a comment"""
+_SECTIONS = ("dataset", "tensor_parallel_plan")
 _NEWER = ("context_parallel_dim", "data_parallel_replicate_dim", "data_parallel_shard_dim")
 
 
@@ -141,7 +143,7 @@ def _refusals(keys: KeyReader, recipe: str, *, is_whole: bool) -> Iterator[str]:
     if is_whole and not data_sections(keys, recipe):
         yield f"ConfigAttributeError: no {'datasets' if recipe == MULTI else 'dataset'}"
     if (dtype := keys.value("dtype")) is not None and dtype not in _DTYPES:
-        yield f"ValueError: dtype {dtype} (bf16 or fp32)"
+        yield f"ValueError: dtype {cut(str(dtype), 20)} (bf16 or fp32)"
     yield from _of_memory(keys, recipe)
     if keys.value("compile") and ("qat" in recipe or (keys.value("device") == "npu" and not is_distributed(recipe))):
         yield "ValueError: compile is not supported"
@@ -182,11 +184,14 @@ def data_sections(keys: KeyReader, recipe: str) -> list[dict[str, Any]]:
 
 
 def refuse_unresolved(keys: KeyReader, recipe: str) -> None:
-    """Notes each value that is not known although the verdict, or the job if one is made, depends on it."""
+    """Notes each value that is not known, or no value, although the verdict, or the job if one is made, needs it."""
     for name, entry in keys.entries.items():
         row = keys.rules.row(name)
         if isinstance(entry.value, Unresolved) and row and (row.effect or (keys.is_for_job and not row.why)):
             keys.unresolved(name, entry.value, entry.where)
+        section, dot, _ = name.partition(".")
+        if dot and section not in _SECTIONS and (whole := keys.rules.exact(section)) and whole.effect:
+            keys.wrong(f"{section}: found a section. Write a single value")
     for each in data_sections(keys, recipe):
         for name, value in each.items():
             if isinstance(value, Unresolved) and (name == "packed" or keys.is_for_job):
