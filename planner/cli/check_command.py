@@ -23,7 +23,7 @@ from planner.errors import UserError
 from planner.plan import BatchSizes, Plan, make_plan
 from planner.plan.factory import MAX_MICRO
 from planner.recipes import CheckOptions, Recipe, read_recipe
-from planner.recipes.unsupported import readable
+from planner.recipes.systems import systems_read
 from planner.report.recipe_table import TableRow, check_json, check_lines, summary_line, trap_lines, unit_lines
 
 _COLOURS = {"exact": typer.colors.GREEN, "other batch": typer.colors.YELLOW, "error": typer.colors.RED}
@@ -62,7 +62,7 @@ def check(
 ) -> None:
     """Show at which GPU counts a recipe trains its exact batch, in its own system and with planner. Starts nothing.
 
-    It reads {systems}.
+    It reads recipes of {systems}.
     Example: planner check recipe.yaml --tuned-for 8
     """
     counts = parse_counts(gpus)
@@ -94,7 +94,7 @@ def check(
     _print_check(found, plans, question, knows_micro=cap is not None)
 
 
-check.__doc__ = str(check.__doc__).format(systems=readable("recipes of the DPO repository, HALOs, TRL and DeepSpeed"))
+check.__doc__ = str(check.__doc__).format(systems=systems_read())
 
 
 def _print_check(found: Recipe, plans: list[Plan], question: CheckOptions, *, knows_micro: bool) -> None:

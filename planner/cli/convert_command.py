@@ -23,8 +23,8 @@ from planner.cli.recipe_options import (
 )
 from planner.errors import UserError
 from planner.plan.factory import MAX_WORKERS
-from planner.recipes import Recipe, job_of, needs_job, read_recipe, rewrite, targets
-from planner.recipes.unsupported import readable
+from planner.recipes import TARGETS, Recipe, job_of, needs_job, read_recipe, rewrite, targets
+from planner.recipes.systems import readable
 from planner.report.recipe_table import conversion_lines, rewrite_lines
 
 
@@ -39,7 +39,7 @@ def convert(
     ] = None,
     to: Annotated[
         str,
-        typer.Option("--to", metavar="SYSTEM", help="target: job, dpo, halos, trl, accelerate, deepspeed, torchtitan"),
+        typer.Option("--to", metavar="SYSTEM", help=f"target: {', '.join(['job', *TARGETS])}"),
     ] = "job",
     at: Annotated[
         int | None, typer.Option("--at", metavar="W", help="with --to SYSTEM: its GPU count, by default that of --gpus")

@@ -1,4 +1,6 @@
-"""Freezes today's answers of `planner check` and `planner convert`: `python tests/recipes/freeze.py [--write] [PAGE ...]`.
+"""Compares the answers of `planner check` and `planner convert` with the frozen ones, or freezes them again.
+
+    python tests/recipes/freeze.py [--write] [PAGE ...]
 
 Without `--write` it shows the cases whose answer differs from the page's, and exits with 1 if there are some.
 """

@@ -1,4 +1,4 @@
-"""Answers of `planner check` and `planner convert` that must not change unseen. `frozen/README.md` says how to read them."""
+"""Answers of `planner check` and `planner convert` that must not change unseen (frozen/README.md)."""
 
 from dataclasses import replace
 

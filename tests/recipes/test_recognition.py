@@ -5,20 +5,17 @@ import recipes
 
 from planner.errors import RecipeError
 from planner.recipes import RecipeOptions, read_recipe
-from planner.recipes.hydra_signatures import is_dpo_repository, is_halos
+from planner.recipes.dpo.keys import CONFIG as DPO
+from planner.recipes.halos.keys import CONFIG as HALOS
+from planner.recipes.hydra_recipes.signatures import is_dpo_repository, is_halos
 from planner.recipes.trl.keys import KNOWN
 from planner.recipes.unsupported import UNSUPPORTED, by_keys
-from planner.recipes.upstream_defaults import DPO_DEFAULTS, HALOS_DEFAULTS
 
 CHECK = RecipeOptions(is_for_job=False, needs_micro=False)
 FILES = {
     "axolotl": (
         "base_model: m\nmicro_batch_size: 2\ngradient_accumulation_steps: 4\nnum_epochs: 1\nadapter: lora\n"
         "datasets:\n  - path: d\n    type: alpaca\n"
-    ),
-    "LLaMA-Factory": (
-        "model_name_or_path: m\nstage: sft\ndo_train: true\nfinetuning_type: lora\ntemplate: llama3\ncutoff_len: 2048\n"
-        "per_device_train_batch_size: 1\ngradient_accumulation_steps: 8\n"
     ),
     "verl": "data: {train_batch_size: 256}\nactor_rollout_ref: {actor: {ppo_mini_batch_size: 64}}\n",
     "Lightning": "seed_everything: 1\ntrainer: {max_epochs: 3, devices: 4}\ndata: {batch_size: 8}\nbatch_size: 8\n",
@@ -73,8 +70,7 @@ COMMANDS = [
     ("python train.py --block_size=64 --batch_size=12 --n_layer=4 --max_iters=2000", "nanoGPT"),
     (f"torchrun fastchat/train/train.py {TRAINER} --data_path d.json --lazy_preprocess True", "FastChat"),
     (f"torchrun train.py {TRAINER} --data_path d.json --model_max_length 2048 --lazy_preprocess True", "FastChat"),
-    (f"deepspeed src/train.py --stage dpo --do_train {TRAINER} --finetuning_type lora", "LLaMA-Factory"),
-    ("llamafactory-cli train examples/llama3_lora_sft.yaml", "LLaMA-Factory"),
+    ("USE_V1=1 llamafactory-cli sft examples/v1/train_full.yaml", "LLaMA-Factory's trainer v1"),
     ("axolotl train examples/llama-3/lora-1b.yml", "axolotl"),
     ("accelerate launch -m axolotl.cli.train lora.yml", "axolotl"),
     (f"deepspeed train.py {TRAINER} --data_split 2,4,4 --max_seq_len 512 --only_optimize_lora", "DeepSpeedExamples"),
@@ -163,7 +159,7 @@ def test_a_batch_size_alone_names_no_system(text, tmp_path):
 
 def test_no_key_that_planner_reads_tells_of_a_system_that_it_does_not():
     """Otherwise a TRL recipe could be refused as another system's."""
-    ours = KNOWN | set(DPO_DEFAULTS) | set(HALOS_DEFAULTS)
+    ours = KNOWN | DPO.names | HALOS.names
     assert [each.name for each in UNSUPPORTED if (each.keys | each.own) & ours] == []
     assert by_keys(ours) is None
 
@@ -196,7 +192,8 @@ def test_options_of_hydras_own_are_said():
 
 
 def test_defaults_that_nobody_wrote_tell_nothing():
-    from planner.recipes import dpo, halos
+    from planner.recipes.dpo import read as dpo
+    from planner.recipes.halos import read as halos
 
     assert not is_dpo_repository(dpo.base({}), {})
     assert not is_halos(halos.base({}), {})

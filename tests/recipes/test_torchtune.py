@@ -657,6 +657,17 @@ def test_a_split_that_a_recipe_cannot_do_is_refused():
         rewrite(read(SFT, "optimizer_in_bwd=True", "gradient_accumulation_steps=1"), "torchtune", 4)
 
 
+def test_a_job_has_its_batch_alone_in_the_command():
+    text = "name: a\nmodel: {kind: hf, path: m, context: 64}\ndata: {kind: chat, path: d}\nobjective: sft\n"
+    text += "batch: {global: 64, max_micro: 4}\ntrain: {steps: 10, optimizer: {kind: adamw, lr: 0.001}}\n"
+    Path("job.yaml").write_text(text)
+    made = rewrite(read_recipe("job.yaml", ()), "torchtune", 4)
+    sizes = "batch_size=4 gradient_accumulation_steps=4"
+    assert made.command == f"tune run --nproc_per_node 4 YOUR_RECIPE --config YOUR_CONFIG.yaml {sizes}"
+    assert "train.optimizer.lr 0.001" in str(made.unsaid[0])
+    assert str(made.unsaid[0]).endswith("YOUR_CONFIG.yaml must set it")
+
+
 def test_ppo_is_written_with_its_own_sizes():
     command = {"recipe": "ppo_full_finetune_single_device", "launch": ""}
     made = rewrite(read(PPO, "ppo_batch_size=8", **command), "torchtune", 1).command

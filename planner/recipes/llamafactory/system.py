@@ -143,5 +143,8 @@ SYSTEM = System(
     read=read,
     rules=RULES,
     versions="LLaMA-Factory 0.9.5 (its trainer v0)",
+    listed="LLaMA-Factory",
+    marks=RULES.of(mark=True)[:2],
+    programs=CLI[:1],
     methods=("sft", "dpo", "ipo", "kto", "simpo"),
 )

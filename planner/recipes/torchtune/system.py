@@ -278,4 +278,14 @@ def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
     return Rewrite(command=f"{split.assignments}{command}")
 
 
-SYSTEM = System(name="torchtune", title="torchtune", detect=detect, read=read, render=render, methods=("sft", "dpo"))
+SYSTEM = System(
+    name="torchtune",
+    title="torchtune",
+    detect=detect,
+    read=read,
+    render=render,
+    render_command=render_command,
+    rules=RULES,
+    versions=VERSION,
+    methods=("sft", "dpo"),
+)

@@ -7,6 +7,7 @@ from typing import Any
 from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Trap
 from planner.recipes.split import repeats_of_even_batches
 from planner.recipes.trainer.accelerate import DeepSpeedSizes
+from planner.recipes.trainer.keys import MICRO, STEPS
 from planner.recipes.trainer.traps import by_length, data_parallel, not_read, padding_free, resumes, version_of
 
 # Losses whose value depends on the split of a batch, and how.
@@ -17,7 +18,6 @@ _VARIES = {
     "bco_pair": "TRL keeps a running mean over micro-batches",
     "orpo": "TRL's likelihood term is a mean over the tokens of a micro-batch",
 }
-_MICRO, _STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
 _LEAST_MICRO = {"kto": 2}
 """the smallest micro-batch that TRL takes, if it is above 1"""
 _NEVER_DIVIDED = ((4, 49), (4, 52))
@@ -179,7 +179,7 @@ class TrainerFacts:
         """The numbers whose units are easily mistaken."""
         rows = [
             AmbiguousUnit(
-                key=self.name(_MICRO),
+                key=self.name(MICRO),
                 value=str(self.micro),
                 there="of all GPUs (split_batches)" if self.splits_batches else f"{self.unit}s per GPU and micro-batch",
                 here=f"batch.global: {self.batch}",
@@ -236,7 +236,7 @@ class TrainerFacts:
             return None
         batches = [f"{self.batch_at(count)} at {count}" for count in sorted({min(other), max(other)})]
         text = (
-            f"The batch is {self.name(_MICRO)} x {self.name(_STEPS)} x GPUs: "
+            f"The batch is {self.name(MICRO)} x {self.name(STEPS)} x GPUs: "
             f"{' and '.join(batches)} GPUs. The learning rate stays that of batch {self.batch}, a number that the "
             "recipe does not contain."
         )

@@ -13,11 +13,10 @@ from planner.recipes.scalars import number
 from planner.recipes.trainer.accelerate import LaunchSettings
 from planner.recipes.trainer.batching import TrainerFacts
 from planner.recipes.trainer.dialect import Dialect
+from planner.recipes.trainer.keys import MICRO, STEPS
 from planner.recipes.trainer.peft_targets import default_targets
 from planner.recipes.trainer.trackers import set_trackers
 from planner.recipes.trainer.train import set_eval, set_optimizer, set_precision, set_schedule
-
-_MICRO, _STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
 
 
 def fill(
@@ -85,7 +84,7 @@ def _set_batch(draft: Draft, keys: KeyReader, options: RecipeOptions, facts: Tra
     if facts.splits_batches:
         how = f"{facts.batch} = {facts.micro} x {facts.accumulation}: split_batches counts over all GPUs"
     set_batch(draft, keys, options, facts.batch, held, how)
-    for key in (_MICRO, _STEPS):
+    for key in (MICRO, STEPS):
         keys.value(key)
 
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 
 from planner.recipes.rule import Effect, Rules, about, key, keys, reads, refuses, says
 
+MICRO, STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
+"""the two keys of which the Trainer makes its batch"""
 EVERY_STEP = "planner records and tracks every step"
 SHARED = "Those GPUs share a micro-batch: remove it, and write the count of data-parallel GPUs"
 _SPREAD = "It spreads the model over GPUs, which then share a micro-batch: remove it, and count data-parallel GPUs"

@@ -17,11 +17,11 @@ from planner.recipes.trainer.batching import TrainerFacts
 from planner.recipes.trainer.dialect import Dialect, Trained
 from planner.recipes.trainer.facts import facts_of
 from planner.recipes.trainer.job import fill
-from planner.recipes.trainer.keys import ACCELERATOR_CONFIG
+from planner.recipes.trainer.keys import ACCELERATOR_CONFIG, MICRO, STEPS
 from planner.recipes.trainer.sizes import sizes_of
 
 # DeepSpeed's name of a size -> the Trainer's.
-_DEEPSPEED_NAMES = {"train_micro_batch_size_per_gpu": "per_device_train_batch_size"}
+_DEEPSPEED_NAMES = {"train_micro_batch_size_per_gpu": MICRO}
 
 
 def recipe_of(
@@ -149,7 +149,7 @@ def _gpus(keys: KeyReader, options: RecipeOptions, launch: LaunchSettings | None
             "out (convert --at is the count to write for, check --gpus has the counts to check)"
         )
     if not options.gpus and not said:
-        micro, steps = keys.shown("per_device_train_batch_size"), keys.shown("gradient_accumulation_steps")
+        micro, steps = keys.shown(MICRO), keys.shown(STEPS)
         an = "an" if title[0] in "aeiou" else "a"
         keys.wrong(
             f"the GPU count: {an} {title} recipe does not name it, and its global batch is GPUs x {micro} x "

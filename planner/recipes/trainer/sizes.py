@@ -13,13 +13,12 @@ from planner.recipes.config_reader import beside, mapping_of, text_of
 from planner.recipes.entries import Entry, KeyReader, flat
 from planner.recipes.scalars import Unresolved
 from planner.recipes.trainer.accelerate import DeepSpeedSizes, LaunchSettings, sizes_in
-from planner.recipes.trainer.keys import CLOSED, SECTIONS, effect_of, section_of
+from planner.recipes.trainer.keys import CLOSED, MICRO, SECTIONS, STEPS, effect_of, section_of
 
 # Fields of TrainingArguments and TRL's configurations whose text is a JSON object.
 _OBJECTS = ("accelerator_config", "fsdp_config", "deepspeed", "model_init_kwargs")
 # Those whose text may also be the path of a JSON file.
 _FILES = ("accelerator_config", "deepspeed")
-_STEPS = "gradient_accumulation_steps"
 _KWARGS = "accelerator_config.gradient_accumulation_kwargs"
 _NUM_STEPS = f"{_KWARGS}.num_steps"
 SPLITS = "accelerator_config.split_batches"
@@ -46,7 +45,7 @@ class BatchSizes:
 def sizes_of(keys: KeyReader, method: str, launch: LaunchSettings | None) -> BatchSizes:
     """The numbers that make the batch. Notes mistakes in `keys`, also for what makes the batch unknown."""
     _refuse_by_table(keys)
-    micro, written = _size(keys, "per_device_train_batch_size"), _size(keys, _STEPS)
+    micro, written = _size(keys, MICRO), _size(keys, STEPS)
     accumulation = _num_steps(keys, written) if _NUM_STEPS in keys.entries else written
     splits = _truth(keys, SPLITS)
     if keys.value(_KWARGS) not in (None, {}):
@@ -54,8 +53,8 @@ def sizes_of(keys: KeyReader, method: str, launch: LaunchSettings | None) -> Bat
     deepspeed, unread = _deepspeed(keys, launch)
     if deepspeed and deepspeed.lacks_steps and accumulation > 1:
         keys.wrong(
-            f"deepspeed: {deepspeed.source} has no {_STEPS}, which some versions of accelerate take for 1, and the "
-            f"recipe has {accumulation}. Write {_STEPS} auto there"
+            f"deepspeed: {deepspeed.source} has no {STEPS}, which some versions of accelerate take for 1, and the "
+            f"recipe has {accumulation}. Write {STEPS} auto there"
         )
     has_own = any(key.partition(".")[0] == "deepspeed" and its.value for key, its in keys.entries.items())
     is_deepspeed = has_own or (launch is not None and launch.kind == "DEEPSPEED")
@@ -68,7 +67,7 @@ def sizes_of(keys: KeyReader, method: str, launch: LaunchSettings | None) -> Bat
         )
     if is_deepspeed and (splits or _NUM_STEPS in keys.entries):
         key = SPLITS if splits else _NUM_STEPS
-        keys.refuse(key, f"DeepSpeed's own sizes do not follow it: remove it, and write m and {_STEPS}")
+        keys.refuse(key, f"DeepSpeed's own sizes do not follow it: remove it, and write m and {STEPS}")
     return BatchSizes(
         micro=micro,
         accumulation=accumulation,
@@ -176,7 +175,7 @@ def _num_steps(keys: KeyReader, written: int) -> int:
     steps = _size(keys, _NUM_STEPS)
     if written > 1:
         keys.wrong(
-            f"{_NUM_STEPS}: {steps}, but {_STEPS} is {written}, and the Trainer refuses a recipe with both. Remove the "
+            f"{_NUM_STEPS}: {steps}, but {STEPS} is {written}, and the Trainer refuses a recipe with both. Remove the "
             "first"
         )
     return steps
@@ -221,7 +220,7 @@ def _deepspeed(keys: KeyReader, launch: LaunchSettings | None) -> tuple[DeepSpee
     if own:
         keys.value("deepspeed")
         inner = KeyReader(source=keys.source, entries=own)
-        lacks = not inner.has(_STEPS)
+        lacks = not inner.has(STEPS)
         sizes = replace(sizes_in(inner), source=next(iter(own.values())).where, lacks_steps=lacks)
         keys.mistakes += [f"deepspeed.{text}" for text in inner.mistakes]
         for key in own:

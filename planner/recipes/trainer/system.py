@@ -17,14 +17,13 @@ from planner.recipes.trackers import variables_of
 from planner.recipes.trainer.accelerate import read_launch
 from planner.recipes.trainer.batching import TrainerFacts
 from planner.recipes.trainer.dialect import Dialect, NamedSets, Trained
-from planner.recipes.trainer.keys import TRAINING_ARGUMENTS, section_of
+from planner.recipes.trainer.keys import MICRO, STEPS, TRAINING_ARGUMENTS, section_of
 from planner.recipes.trainer.launcher import is_alone, is_launched, launch_of, never_shards
 from planner.recipes.trainer.recipe import leave_unresolved, read_truths, recipe_of
 from planner.recipes.trainer.sizes import expand
 
 VERSIONS = "in transformers 4.53 to 5.23"
 _METHOD = "what your script trains"
-_SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
 
 
 def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
@@ -44,9 +43,9 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
         source=found.source, entries=entries, fix="--{} VALUE", is_for_job=options.is_for_job,
         rules=TRAINING_ARGUMENTS, versions=VERSIONS,
     )  # fmt: skip
-    if not any(name in entries for name in _SIZES):
+    if not any(name in entries for name in (MICRO, STEPS)):
         keys.wrong(
-            f"found neither {_SIZES[0]} nor {_SIZES[1]}, of which the Trainer makes its batch. Write the file or the "
+            f"found neither {MICRO} nor {STEPS}, of which the Trainer makes its batch. Write the file or the "
             "command that has them"
         )
     leave_unresolved(keys, DIALECT)
