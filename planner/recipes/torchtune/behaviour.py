@@ -19,7 +19,6 @@ _COUNT = re.compile(r"[1-9][0-9]{0,4}")
 _DTYPES = ("bf16", "fp32", "fp64")
 KEYS = "its keys"
 """what says which recipe trains a file without a comment"""
-_SECTIONS = ("dataset", "tensor_parallel_plan")
 _NEWER = ("context_parallel_dim", "data_parallel_replicate_dim", "data_parallel_shard_dim")
 
 
@@ -190,7 +189,7 @@ def refuse_unresolved(keys: KeyReader, recipe: str) -> None:
         if isinstance(entry.value, Unresolved) and row and (row.effect or (keys.is_for_job and not row.why)):
             keys.unresolved(name, entry.value, entry.where)
         section, dot, _ = name.partition(".")
-        if dot and section not in _SECTIONS and (whole := keys.rules.exact(section)) and whole.effect:
+        if dot and section != "tensor_parallel_plan" and (whole := keys.rules.exact(section)) and whole.effect:
             keys.wrong(f"{section}: found a section. Write a single value")
     for each in data_sections(keys, recipe):
         for name, value in each.items():
@@ -460,7 +459,9 @@ class TorchtuneFacts:
         if self.recipe == "knowledge_distillation_distributed" or self.method == "ppo":
             return None
         if not rows:
-            text = f"The last {self.unit}s of an epoch that fill no micro-batch are dropped (--rows N counts them)."
+            text = (
+                f"The last {self.unit}s of an epoch that fill no micro-batch are dropped (check --rows N counts them)."
+            )
             return Trap(name="epoch ends", text=text)
         if self._batches(rows) < self.accumulation:
             text = f"{rows} {self.unit}s fill no step of {self.batch}: it trains nothing, and saves the first weights."

@@ -37,7 +37,7 @@ UNREAD = {
     "clip_grad_norm": (*_DPO_LORA, "knowledge_distillation_distributed", PPO),
     "lr_scheduler": (_QAT, _EARLY, PPO),
     "optimizer_in_bwd": tuple(name for name in RECIPES if name not in BACKWARD),
-    **{name: tuple(each for each in RECIPES if each != TP_RECIPE) for name in ("tensor_parallel_dim",)},
+    "tensor_parallel_dim": tuple(name for name in RECIPES if name != TP_RECIPE),
     "enable_activation_offloading": (*_KD[1:], PPO),
     "ac_mode": tuple(name for name in RECIPES if name not in {TP_RECIPE, _QAT, _EARLY}),
     "shuffle": (MULTI,),
@@ -134,8 +134,8 @@ RULES = Rules(
         ),
         *about(
             "the data",
-            keys("dataset datasets", effect=says("a list is one data set")),
             key("dataset.*"),
+            key("dataset*", effect=says("a list is one data set")),
             key("dataloader.*", why="planner has loaders of its own"),
             key("shuffle", why="planner always shuffles"),
         ),

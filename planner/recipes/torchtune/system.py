@@ -264,7 +264,9 @@ def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
             "Write optimizer_in_bwd=False behind the recipe, or use `planner run`"
         )
     if split.gpus > 1 and not is_distributed(recipe.script):
-        raise NoExactSplit(f"{recipe.script} trains on one GPU. Write --at 1, or train the job with `planner run`")
+        raise NoExactSplit(
+            f"{recipe.script} trains on one GPU. Write convert --at 1, or train the job with `planner run`"
+        )
     if facts.tensor_parallel > 1:
         raise NoExactSplit(
             "with tensor_parallel_dim above 1 GPUs share their samples, and planner writes only GPUs x batch_size x "
@@ -287,5 +289,8 @@ SYSTEM = System(
     render_command=render_command,
     rules=RULES,
     versions=VERSION,
+    listed="torchtune",
+    marks=("model._component_",),
+    programs=("tune run",),
     methods=("sft", "dpo"),
 )
