@@ -313,6 +313,13 @@ def test_trackers_are_carried():
     assert job({**SFT, "metric_logger": logger})["tracking"] == {"kind": "tensorboard", "folder": "/tmp/run/tb"}
 
 
+def test_what_a_job_cannot_say_is_left_to_the_user():
+    told = to_do(SFT, "resume_from_checkpoint=True", "tokenizer.prompt_template=mine.Template")
+    assert "resumes an earlier run of torchtune" in told
+    assert "prompt_template mine.Template" in told
+    assert "resumes" not in to_do(SFT)
+
+
 def test_a_length_without_a_limit_must_be_written():
     refused(SFT, "tokenizer.max_seq_len=None", says="tokenizer.max_seq_len: found null, which means no limit")
     assert verdict(SFT, "tokenizer.max_seq_len=None") == 64

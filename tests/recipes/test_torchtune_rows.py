@@ -7,7 +7,8 @@ import pytest
 import torchtune_judge as judge
 from torchtune_rows import SIZES, launched, rows
 
-from planner.recipes import CheckOptions, RecipeOptions, read_recipe
+from planner.errors import RecipeError
+from planner.recipes import CheckOptions, RecipeOptions, job_of, read_recipe
 from planner.recipes.config_reader import mapping_of, text_of
 from planner.recipes.entries import flat
 from planner.recipes.torchtune.system import _keys
@@ -59,6 +60,30 @@ def test_the_unit_is_that_of_torchtune(row):
     found = read_recipe(command(row, 1), (), CHECK)
     unit = judge.batch_at(row.recipe, row.config, launched(row.recipe, 1)).unit
     assert unit == {"example": "rows"}.get(found.unit, f"{found.unit}s")
+
+
+def is_own(row):
+    """Whether planner has no objective for it."""
+    return (
+        row.columns["method"] in {"kd", "ppo"}
+        or "qat" in row.columns["tuning"]
+        or "vision" in str(row.config.get("model"))
+    )
+
+
+@by_file
+def test_each_converts_without_a_silent_key(row):
+    """Into a job that planner takes. planner trains no DoRA."""
+    options, length = RecipeOptions(), "tokenizer.max_seq_len=1024"
+    if row.config.get("model", {}).get("use_dora"):
+        with pytest.raises(RecipeError, match=r"model\.use_dora"):
+            read_recipe(command(row, 1, length), (), options)
+        return
+    found = read_recipe(command(row, 4 if row.expected[4] != "-" else 1, length), (), options)
+    job, _ = job_of(found)
+    assert (job.batch.global_batch, job.objective.kind == "own") == (found.global_batch, is_own(row))
+    told = {note.key for note in (*found.draft.carried, *found.draft.dropped)} | found.draft.told
+    assert {name for name, its in flat(row.config, "").items() if its.value is not None} <= told
 
 
 @pytest.mark.parametrize("row", SOME, ids=lambda row: row.file)

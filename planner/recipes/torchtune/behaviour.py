@@ -275,7 +275,7 @@ def facts_of(keys: KeyReader, command: TuneCommand, gpus: int, *, is_whole: bool
         is_in_backward=recipe in BACKWARD and bool(keys.value("optimizer_in_bwd")),
         is_seeded=keys.has("seed") or not is_whole,
         is_bf16=keys.value("dtype") == "bf16",
-        is_lora="lora" in recipe,
+        is_lora="lora" in recipe or RECIPES[recipe] == "kd",
         is_launched=command.is_launched,
         told_by=told_by,
         is_whole=is_whole,

@@ -47,7 +47,7 @@ _PHI3 = {
     "up_proj": "gate_up_proj",
 }
 # Builder of a data set -> the set's own name and folder, and the form of its rows if planner does not read it.
-_ALPACA = "instruction, input and output, of which torchtune makes a prompt by Alpaca's template"
+_ALPACA = "instruction, input and output, of which it makes a prompt by Alpaca's template"
 _TURNS = "{} is the user's turn, and {} the assistant's"
 _SETS: dict[str, tuple[str, str, str]] = {
     "alpaca_dataset": ("tatsu-lab/alpaca", "", _ALPACA),
@@ -208,9 +208,16 @@ def _set_model(draft: Draft, keys: KeyReader, facts: TorchtuneFacts, text: str, 
             "tokenizer.max_seq_len: found null, which means no limit. Write the tokens of the longest sample, such as "
             "tokenizer.max_seq_len=4096"
         )
-    if keys.value("tokenizer.prompt_template"):
+    template = keys.value("tokenizer.prompt_template")
+    if template is not None:
         draft.drop("tokenizer.prompt_template", "see to do")
-    draft.ask("model.chat_template: torchtune's tokenizer has its own format of turns. Compare it with the template")
+    named = f" and prompt_template {plain(template)}" if template is not None else ""
+    draft.ask(
+        f"model.chat_template: torchtune's tokenizer has its own format of turns{named}. Compare it with the template",
+        of_model=True,
+    )
+    if keys.value("resume_from_checkpoint"):
+        draft.ask("model.path: the recipe resumes an earlier run of torchtune. Write the folder of its last weights")
     if keys.value("checkpointer.adapter_checkpoint"):
         draft.drop("checkpointer.adapter_checkpoint", "see to do")
         draft.ask(
