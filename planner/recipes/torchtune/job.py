@@ -38,7 +38,10 @@ _WHY_OWN = {
 _TOLD = (
     "batch_size gradient_accumulation_steps ppo_batch_size tensor_parallel_dim num_steps ppo_epochs forward_batch_size"
 )
-_TOLD_LORA = ("rank", "alpha", "dropout", "attn_modules")
+_TOLD_LORA = (
+    "model.lora_rank model.lora_alpha model.lora_dropout model.lora_attn_modules model.apply_lora_to_mlp "
+    "model.apply_lora_to_output model.use_dora model.quantize_base"
+)
 # torchtune's name of a layer -> Hugging Face's, in most families and where layers are one.
 _LAYERS = {"output_proj": "o_proj", "gate_proj": "gate_proj", "up_proj": "up_proj", "down_proj": "down_proj"}
 _PHI3 = {
@@ -48,6 +51,7 @@ _PHI3 = {
 }
 # Builder of a data set -> the set's own name and folder, and the form of its rows if planner does not read it.
 _ALPACA = "instruction, input and output, of which it makes a prompt by Alpaca's template"
+_ANSWERS = "question, response_j and response_k"
 _TURNS = "{} is the user's turn, and {} the assistant's"
 _SETS: dict[str, tuple[str, str, str]] = {
     "alpaca_dataset": ("tatsu-lab/alpaca", "", _ALPACA),
@@ -62,21 +66,13 @@ _SETS: dict[str, tuple[str, str, str]] = {
     "cnn_dailymail_articles_dataset": ("ccdv/cnn_dailymail", "", ""),
     "preference_dataset": ("", "", ""),
     "hh_rlhf_helpful_dataset": ("RLHFlow/HH-RLHF-Helpful-standard", "", ""),
-    "stack_exchange_paired_dataset": (
-        "lvwerra/stack-exchange-paired",
-        "data/rl",
-        "question, response_j and response_k",
-    ),
+    "stack_exchange_paired_dataset": ("lvwerra/stack-exchange-paired", "data/rl", _ANSWERS),
 }
+_CHANGING_ROWS = ("dataset.filter_fn", "dataset.new_system_prompt", "dataset.column_map")
 _COLUMN = {"wikitext_dataset": "page", "cnn_dailymail_articles_dataset": "article"}
 _ADAM = re.compile(r"(Paged)?AdamW?(\d*bit|Fp8|FP8)?")
-_TRACKERS = {
-    "WandBLogger": "wandb",
-    "TensorBoardLogger": "tensorboard",
-    "MLFlowLogger": "mlflow",
-    "DiskLogger": "",
-    "StdoutLogger": "",
-}
+_TRACKERS = {"WandBLogger": "wandb", "TensorBoardLogger": "tensorboard", "MLFlowLogger": "mlflow"}
+_LOCAL = ("DiskLogger", "StdoutLogger")
 
 
 def recipe_from(
@@ -92,11 +88,8 @@ def recipe_from(
         whose: what says the GPU count.
     """
     draft = Draft()
-    draft.derived.append(
-        Note(
-            key="method", text=f"method {facts.method}: the recipe {facts.recipe}, by {facts.told_by or 'the command'}"
-        )
-    )
+    said = f"method {facts.method}: the recipe {facts.recipe}, by {facts.told_by or 'the command'}"
+    draft.derived.append(Note(key="method", text=said))
     if facts.tuned_gpus > 1:
         draft.derived.append(Note(key="gpus", text=f"tuned for {facts.tuned_gpus} GPUs: {whose}"))
     why = _why_own(keys, facts)
@@ -150,10 +143,8 @@ def _last(keys: KeyReader, section: str) -> str:
 def _fill(
     draft: Draft, keys: KeyReader, facts: TorchtuneFacts, options: RecipeOptions, text: str, *, is_own: bool
 ) -> None:
-    name = PurePath(str(keys.value("output_dir", ""))).name
-    draft.derive(
-        "name", job_name(name, f"torchtune-{facts.method}"), f"name {job_name(name)}: output_dir", "output_dir"
-    )
+    name = job_name(PurePath(str(keys.value("output_dir", ""))).name, f"torchtune-{facts.method}")
+    draft.derive("name", name, f"name {name}: output_dir", "output_dir")
     _set_model(draft, keys, facts, text, is_own=is_own)
     _set_data(draft, keys, facts)
     if is_own:
@@ -164,7 +155,7 @@ def _fill(
         _set_dpo(draft, keys)
     else:
         text = "objective sft: the mean over all tokens of the global batch, as in torchtune"
-        draft.derive("objective", {"kind": "sft"}, text, "loss._component_")
+        draft.derive("objective", {"kind": "sft"}, text, "loss._component_", "loss.ignore_index")
     how = product(facts.tuned_gpus, facts.micro, facts.accumulation, facts.batch)
     if facts.tensor_parallel > 1:
         how += f", in which {facts.tensor_parallel} GPUs share their samples (tensor_parallel_dim)"
@@ -250,14 +241,11 @@ def _set_lora(draft: Draft, keys: KeyReader, *, is_own: bool) -> None:
     rank, alpha = keys.read("model.lora_rank"), keys.read("model.lora_alpha")
     lora = {"rank": rank, "alpha": alpha, "dropout": keys.read("model.lora_dropout"), "targets": names}
     text = f"model.lora rank {rank}, alpha {number(alpha)}, on {', '.join(names)}"
-    told = [f"model.lora_{name}" for name in _TOLD_LORA]
-    draft.derive("model.lora", lora, text, *told, "model.apply_lora_to_mlp", "model.apply_lora_to_output")
+    draft.derive("model.lora", lora, text, *_TOLD_LORA.split())
     if keys.value("model.use_dora") and not is_own:
         keys.refuse_in_job("model.use_dora", "planner trains only plain low-rank adapters: remove it if you want those")
-    is_nf4 = keys.value("model.quantize_base", builder.startswith("qlora_"))
-    if is_nf4:
-        text = "model.frozen nf4: quantize_base, or a qlora_ builder"
-        draft.derive("model.frozen", "nf4", text, "model.quantize_base", "model._component_")
+    if keys.value("model.quantize_base", builder.startswith("qlora_")):
+        draft.derive("model.frozen", "nf4", "model.frozen nf4: quantize_base, or a qlora_ builder", "model._component_")
 
 
 # -- the data
@@ -267,12 +255,16 @@ def _set_data(draft: Draft, keys: KeyReader, facts: TorchtuneFacts) -> None:
     kind, sections = kind_of(facts.method), data_sections(keys, facts.recipe)
     sources, columns = [], []
     for each in sections:
-        source, names = _source(draft, keys, each, is_multi=facts.recipe == MULTI)
+        source, names = _source(draft, each, is_multi=facts.recipe == MULTI)
         sources.append(source)
         columns.append(names)
     set_data(draft, kind, sources)
     # Of the keys of a data set the notes below and the to-do list tell.
-    known = {"_component_", "source", "split", "name", "data_dir", "data_files", "column", "packed", "train_on_input"}
+    known = {"_component_", "source", "split", "name", "data_dir", "data_files", "column", "packed"}
+    if facts.method == "sft":
+        known.add("train_on_input")
+    elif facts.method == "dpo" and "dataset.train_on_input" in keys.entries:
+        draft.drop("dataset.train_on_input", "the prompt's terms of chosen and rejected cancel")
     draft.told |= {name for name in keys.entries if name.rpartition(".")[2] in known and name.startswith("dataset.")}
     draft.told |= {"dataset", "datasets"}
     if len(sources) == 1 and columns[0] and "path" in draft.job["data"]:
@@ -280,11 +272,10 @@ def _set_data(draft: Draft, keys: KeyReader, facts: TorchtuneFacts) -> None:
         draft.told |= {
             name for name in keys.entries if name.startswith(("dataset.column_map", "dataset.conversation_"))
         }
-    for name, why in (("filter_fn", "see to do"), ("new_system_prompt", "see to do"), ("column_map", "see to do")):
-        for key in [each for each in keys.entries if each.startswith(f"dataset.{name}") and keys.has(each)]:
-            if key not in draft.told:
-                draft.drop(key, why)
-                draft.ask(f"{key} {plain(keys.value(key))}: change the rows beforehand")
+    for key in keys.entries:
+        if key.startswith(_CHANGING_ROWS) and keys.has(key) and key not in draft.told:
+            draft.drop(key, "see to do")
+            draft.ask(f"{key} {plain(keys.value(key))}: change the rows beforehand")
     if keys.has("tokenizer.max_seq_len") and facts.unit != "packed row":
         draft.ask(
             "rows longer than model.context: torchtune writes its end token in place of the last token that it keeps"
@@ -298,9 +289,7 @@ def _set_data(draft: Draft, keys: KeyReader, facts: TorchtuneFacts) -> None:
         draft.derive("data.packing", True, text)
 
 
-def _source(
-    draft: Draft, keys: KeyReader, its: dict[str, Any], *, is_multi: bool
-) -> tuple[DatasetSource, dict[str, str]]:
+def _source(draft: Draft, its: dict[str, Any], *, is_multi: bool) -> tuple[DatasetSource, dict[str, str]]:
     """A data set as `load_dataset` gets it, and planner's names of its columns with those in the data."""
     builder = str(its.get("_component_", "")).rpartition(".")[2]
     default, folder, form = _SETS.get(builder, ("", "", "those that your builder makes" if not is_multi else ""))
@@ -323,7 +312,6 @@ def _source(
         draft.ask(f"rows of {name}: torchtune reads {form}. Write them in the form that planner reads")
     column = str(its.get("column", _COLUMN.get(builder, "text")))
     weight = its.get("weight") if is_multi and isinstance(its.get("weight"), int | float) else None
-    del keys
     return DatasetSource(
         name=name,
         config=said.get("name", said.get("subset")),
@@ -399,8 +387,8 @@ def _set_optimizer(draft: Draft, keys: KeyReader, *, is_own: bool) -> None:
     if decay and is_adam and "AdamW" not in name:
         keys.refuse_in_job("optimizer.weight_decay", "Adam adds it to the gradient, planner's adamw does not: write 0")
     carry(draft, keys, "optimizer.weight_decay", f"{ours}.weight_decay", decay, whose=f"in {name}")
-    if isinstance(betas := keys.value("optimizer.betas"), list):
-        carry(draft, keys, "optimizer.betas", f"{ours}.betas", betas)
+    if keys.has("optimizer.betas") and is_adam:
+        carry(draft, keys, "optimizer.betas", f"{ours}.betas", keys.value("optimizer.betas"))
     takes = {"adamw": ("eps",), "rmsprop": ("eps", "alpha"), "sgd": ("momentum",)}.get(kind, ())
     for each in takes:
         if keys.has(f"optimizer.{each}"):
@@ -434,7 +422,10 @@ def _set_compute(draft: Draft, keys: KeyReader, facts: TorchtuneFacts) -> None:
         clip = keys.number("clip_grad_norm")
         if not clip:
             keys.refuse_in_job("clip_grad_norm", "With 0 all gradients are 0. Write null for no clipping")
-    carry(draft, keys, "clip_grad_norm", "train.clip_norm", clip, whose="in torchtune, which does not clip")
+    if not reads(facts.recipe, "clip_grad_norm"):
+        draft.derive("train.clip_norm", None, f"train.clip_norm null: {facts.recipe} does not clip")
+    else:
+        carry(draft, keys, "clip_grad_norm", "train.clip_norm", clip, whose="in torchtune, which does not clip")
     dtype = str(keys.value("dtype", "fp32"))
     precision = "fp32" if dtype == "fp32" else "bf16"
     if dtype == "fp64":
@@ -474,6 +465,6 @@ def _set_tracker(draft: Draft, keys: KeyReader, options: RecipeOptions) -> None:
             made.take("uri", "metric_logger.tracking_uri", "MLFLOW_TRACKING_URI")
             made.take("name", "metric_logger.run_name")
     elif name:
-        why = NO_SUCH_TRACKER if kind is None else "planner records every step in its ledger"
+        why = "planner records every step in its ledger" if name in _LOCAL else NO_SUCH_TRACKER
         made.leave("metric_logger._component_", f"{name}: {why}")
     made.close()
