@@ -66,10 +66,7 @@ def check(
     Example: planner check recipe.yaml --tuned-for 8
     """
     counts = parse_counts(gpus)
-    check_number("--rows", rows, _MOST_ROWS)
-    check_number("--group-size", group_size, 2**20)
-    if transformers is not None and not transformers[:1].isdigit():
-        raise UserError(f"--transformers {transformers[:40]}: not a version. Write one, such as 4.53.3")
+    _refuse_impossible(rows, group_size, transformers)
     options = options_of(
         gpus=tuned_for,
         gpus_option="--tuned-for",
@@ -92,6 +89,13 @@ def check(
         typer.echo(check_json(found, plans, question))
         return
     _print_check(found, plans, question, knows_micro=cap is not None)
+
+
+def _refuse_impossible(rows: int | None, group_size: int | None, transformers: str | None) -> None:
+    check_number("--rows", rows, _MOST_ROWS)
+    check_number("--group-size", group_size, 2**20)
+    if transformers is not None and not transformers[:1].isdigit():
+        raise UserError(f"--transformers {transformers[:40]}: not a version. Write one, such as 4.53.3")
 
 
 check.__doc__ = str(check.__doc__).format(systems=systems_read())

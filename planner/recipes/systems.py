@@ -7,6 +7,7 @@ from planner.base.plugins import Plugin, installed
 from planner.base.text import enumerated
 from planner.errors import PlannerError, UserError
 from planner.recipes import job_system, torchtitan
+from planner.recipes.axolotl import system as axolotl
 from planner.recipes.deepspeed import system as deepspeed
 from planner.recipes.dpo import system as dpo
 from planner.recipes.halos import system as halos
@@ -19,7 +20,7 @@ from planner.recipes.trainer import system as trainer
 from planner.recipes.trl import system as trl_system
 
 GROUP = "planner.recipes"
-MARKED = (llamafactory.SYSTEM, torchtune.SYSTEM)
+MARKED = (axolotl.SYSTEM, llamafactory.SYSTEM, torchtune.SYSTEM)
 """systems with keys or programs that no other has, which are asked before all others"""
 READ = (
     *MARKED,

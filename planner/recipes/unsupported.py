@@ -35,12 +35,6 @@ def _system(name: str, keys: str = "", program: str = "", own: str = "") -> Unsu
 
 UNSUPPORTED = (
     _system(
-        "axolotl",
-        "base_model micro_batch_size num_epochs sequence_len sample_packing val_set_size adapter lora_target_linear "
-        "pad_to_sequence_len dataset_prepared_path train_on_inputs flash_attention base_model_config rl",
-        r"\baxolotl\s+(?:train|preprocess)\b|\baxolotl\.cli\.train\b",
-    ),
-    _system(
         "LLaMA-Factory's trainer v1",
         "train_dataset dist_config kernel_config sample_backend batching_strategy model_class peft_config cutoff_len",
         r"\bUSE_V1=|\bllamafactory-cli\s+(?:sft|dpo|rm)\b",

@@ -13,10 +13,6 @@ from planner.recipes.unsupported import UNSUPPORTED, by_keys
 
 CHECK = RecipeOptions(is_for_job=False, needs_micro=False)
 FILES = {
-    "axolotl": (
-        "base_model: m\nmicro_batch_size: 2\ngradient_accumulation_steps: 4\nnum_epochs: 1\nadapter: lora\n"
-        "datasets:\n  - path: d\n    type: alpaca\n"
-    ),
     "verl": "data: {train_batch_size: 256}\nactor_rollout_ref: {actor: {ppo_mini_batch_size: 64}}\n",
     "Lightning": "seed_everything: 1\ntrainer: {max_epochs: 3, devices: 4}\ndata: {batch_size: 8}\nbatch_size: 8\n",
     "LitGPT": "checkpoint_dir: c\nout_dir: o\ntrain: {global_batch_size: 16, micro_batch_size: 4}\n",
@@ -71,8 +67,6 @@ COMMANDS = [
     (f"torchrun fastchat/train/train.py {TRAINER} --data_path d.json --lazy_preprocess True", "FastChat"),
     (f"torchrun train.py {TRAINER} --data_path d.json --model_max_length 2048 --lazy_preprocess True", "FastChat"),
     ("USE_V1=1 llamafactory-cli sft examples/v1/train_full.yaml", "LLaMA-Factory's trainer v1"),
-    ("axolotl train examples/llama-3/lora-1b.yml", "axolotl"),
-    ("accelerate launch -m axolotl.cli.train lora.yml", "axolotl"),
     (f"deepspeed train.py {TRAINER} --data_split 2,4,4 --max_seq_len 512 --only_optimize_lora", "DeepSpeedExamples"),
     ("deepspeed train.py --deepspeed_config=ds.json --deepspeed_mpi", "DeepSpeedExamples"),
     ("deepspeed --module openrlhf.cli.train_dpo --micro_train_batch_size 1 --train_batch_size 128", "OpenRLHF"),

@@ -56,4 +56,5 @@ SYSTEM = System(
     part="'s batch sizes",
     marks=("train_batch_size",),
     rules=RULES,
+    versions="DeepSpeed's configuration file",
 )

@@ -34,5 +34,6 @@ SYSTEM = System(
     marks=("batch_size", "trainer", "loss.name"),
     programs=("train.py",),
     rules=RULES,
+    versions="the DPO repository at f8b8c0f",
     methods=LOSSES,
 )

@@ -55,5 +55,6 @@ SYSTEM = System(
     marks=("model.batch_size", "loss.trainer"),
     programs=("launch.py",),
     rules=RULES,
+    versions="HALOs at 2f136e0, and its branch legacy at 4831988",
     methods=("sft", "dpo", "ipo", "simpo", "kto"),
 )

@@ -6,17 +6,19 @@ from collections.abc import Sequence
 from planner.recipes.scalars import has_shell
 
 _SCRIPT = re.compile(
-    r"(?:.*/)?((?:train|launch|(?:run_)?(?:sft|cpt|dpo|orpo|kto|grpo)|"
+    r"(?:.*/)?((?:train|train_bash|launch|(?:run_)?(?:sft|cpt|dpo|orpo|kto|grpo)|"
     r"(?:(?:full|lora|qat_lora|ppo_full)_finetune|(?:full|lora)_dpo|qat|knowledge_distillation)_"
     r"(?:single_device|distributed))\.py)",
     re.DOTALL,
 )
 _MODULE = re.compile(r"trl\.scripts\.(sft|dpo|orpo|kto|grpo)")
 # Programs that train with one of their commands.
-_TRAINERS = {"llamafactory-cli": ("train",), "lmf": ("train",)}
+_TRAINERS = {"llamafactory-cli": ("train",), "lmf": ("train",), "axolotl": ("train",)}
 # torchtune's recipes that do not train, and options of torchrun without a value.
 _TUNE_OTHERS = re.compile(r"(?:dev/)?(?:generate\w*|eleuther_eval|quantize)")
 _FLAGS = ("--standalone", "--no-python", "--no_python", "--run-path", "--run_path", "-m", "--module")
+# Modules that train, and that are not TRL's.
+_MODULES = ("axolotl.cli.train",)
 _OF_TRL = ("sft", "dpo", "orpo", "kto", "grpo")
 _PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*|ipython|debugpy")
 _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
@@ -224,7 +226,7 @@ def _of_python(words: Sequence[str], at: int) -> int | None:
 def _of_module(words: Sequence[str], at: int) -> int | None:
     if at >= len(words):
         return None
-    if module_named(words[at]):
+    if module_named(words[at]) or words[at] in _MODULES:
         return at
     if words[at] == "trl":
         return _of_trl(words, at + 1)
