@@ -162,12 +162,6 @@ UNSUPPORTED = (
         r"\btorchtitan\.(?:train|\w+)\b|\btorchtitan/train\.py\b|\brun_train\.sh\b",
     ),
     _system(
-        "torchtune",
-        "model._component_ tokenizer._component_ dataset._component_ optimizer._component_ checkpointer._component_ "
-        "loss._component_ max_steps_per_epoch metric_logger._component_",
-        r"\btune\s+run\b",
-    ),
-    _system(
         "FastChat, Stanford Alpaca or LLaVA",
         "data_path model_max_length lazy_preprocess vision_tower mm_projector_type mm_projector_lr tune_mm_mlp_adapter "
         "pretrain_mm_mlp_adapter mm_vision_select_layer mm_use_im_start_end eval_data_path",
