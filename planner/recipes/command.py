@@ -42,7 +42,7 @@ HYDRA_SCRIPTS = {"train.py": "the DPO repository", "launch.py": "HALOs"}
 _HINT = re.compile(
     r"(?:^|[/\s\"'`])(train\.py|launch\.py|(?:run_)?(?:sft|cpt|dpo|orpo|kto|grpo)\.py|"
     r"trl\.scripts\.(?:sft|dpo|orpo|kto|grpo))(?=$|[\s\"'`;&|<>)\\])|"
-    r"(?:^|[\s\"'`])(?:trl\s+(?:sft|dpo|orpo|kto|grpo)|(?:llamafactory-cli|lmf)\s+train)(?!\w)"
+    r"(?:^|[\s\"'`])(?:trl\s+(?:sft|dpo|orpo|kto|grpo)|(?:llamafactory-cli|lmf)\s+train|swift\s+(?:sft|pt|rlhf))(?!\w)"
 )
 # The beginning of a command line that starts any program. It has an argument, so a path alone does not match.
 _PROGRAM = re.compile(

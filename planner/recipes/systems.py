@@ -8,12 +8,13 @@ from planner.errors import PlannerError, UserError
 from planner.recipes import accelerate_system, deepspeed_system, hydra_systems, job_system, torchtitan
 from planner.recipes.llamafactory import system as llamafactory
 from planner.recipes.recipe import Recipe, Rewrite
+from planner.recipes.swift import system as swift
 from planner.recipes.system import System
 from planner.recipes.trainer import system as trainer
 from planner.recipes.trl import system as trl_system
 from planner.recipes.unsupported import GROUP
 
-MARKED = (llamafactory.SYSTEM,)
+MARKED = (llamafactory.SYSTEM, swift.SYSTEM)
 """systems with keys or programs that no other has, which are asked before all others"""
 READ = (
     *MARKED,

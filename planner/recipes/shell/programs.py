@@ -8,7 +8,7 @@ from planner.recipes.scalars import has_shell
 _SCRIPT = re.compile(r"(?:.*/)?((?:train|launch|(?:run_)?(?:sft|cpt|dpo|orpo|kto|grpo))\.py)", re.DOTALL)
 _MODULE = re.compile(r"trl\.scripts\.(sft|dpo|orpo|kto|grpo)")
 # Programs that train with one of their commands.
-_TRAINERS = {"llamafactory-cli": ("train",), "lmf": ("train",)}
+_TRAINERS = {"llamafactory-cli": ("train",), "lmf": ("train",), "swift": ("sft", "pt", "rlhf")}
 _OF_TRL = ("sft", "dpo", "orpo", "kto", "grpo")
 _PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*|ipython|debugpy")
 _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
@@ -51,7 +51,7 @@ def module_named(word: str) -> str:
 def trainer_named(words: Sequence[str], at: int) -> str:
     """The program and its command, `llamafactory-cli train`, if the word at this index is the command. Else empty."""
     name = _base(words[at - 1]) if at else ""
-    return f"{name} {words[at]}" if (words[at],) == _TRAINERS.get(name) else ""
+    return f"{name} {words[at]}" if words[at] in _TRAINERS.get(name, ()) else ""
 
 
 def script_at(words: Sequence[str]) -> int | None:
@@ -65,7 +65,7 @@ def script_at(words: Sequence[str]) -> int | None:
     elif name == "trl":
         script = _of_trl(words, at + 1)
     elif name in _TRAINERS:
-        script = at + 1 if tuple(words[at + 1 : at + 2]) == _TRAINERS[name] else None
+        script = at + 1 if words[at + 1 : at + 2] and words[at + 1] in _TRAINERS[name] else None
     elif _PYTHON.fullmatch(name):
         script = _of_python(words, at + 1)
     elif name == "accelerate":

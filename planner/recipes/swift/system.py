@@ -1,0 +1,115 @@
+"""ms-swift as a `System`: its YAML and JSON files, and its commands `swift sft`, `swift pt` and `swift rlhf`."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from planner.recipes.command import Command
+from planner.recipes.config_reader import beside, mapping_of, text_of
+from planner.recipes.drafting import RecipeOptions
+from planner.recipes.engine import has_marks, refuse_unknown, rename
+from planner.recipes.entries import KeyReader, flat
+from planner.recipes.overrides import overrides
+from planner.recipes.recipe import Recipe
+from planner.recipes.source import YAML, RecipeSource
+from planner.recipes.swift.behaviour import DIALECT, SwiftFacts, prepare, trained_by
+from planner.recipes.swift.keys import RULES, VERSIONS
+from planner.recipes.system import System
+from planner.recipes.trackers import variables_of
+from planner.recipes.trainer.accelerate import LaunchSettings, read_launch
+from planner.recipes.trainer.launcher import is_alone, launch_of
+from planner.recipes.trainer.recipe import leave_unresolved, read_truths, recipe_of
+from planner.recipes.trainer.sizes import expand
+
+_ONE = LaunchSettings(num_processes=1, source="a command without NPROC_PER_NODE")
+_MOST_DIGITS = 5
+
+
+def detect(found: RecipeSource) -> bool:
+    """Whether a file has keys of ms-swift alone, or a command starts it."""
+    if found.command is None:
+        return has_marks(RULES, found.tree)
+    is_its = found.command.script.startswith("swift ") or "swift/cli/" in found.command.path
+    return is_its or has_marks(RULES, dict.fromkeys(found.keys))
+
+
+def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
+    """The recipe in a file or a command.
+
+    Raises:
+        RecipeError: a file, key or value is wrong or missing.
+    """
+    command, arguments, config = found.command, list(found.arguments), ""
+    tree = dict(found.tree)
+    if (
+        command
+        and (at := next((at for at in (0, 1) if arguments[at : at + 1] and arguments[at].endswith(YAML)), -1)) >= 0
+    ):
+        config = arguments.pop(at)
+        tree = mapping_of(text_of(beside(found.source, config)), config)
+        arguments[:at] = []
+    entries = flat(tree, config or found.source)
+    set_by_file = tree.get("ENV") if isinstance(tree.get("ENV"), dict) else {}
+    environment = {str(name): str(its) for name, its in (set_by_file or {}).items()}
+    environment |= {**(command.environment if command else {}), **options.env}
+    others = overrides(arguments, entries)
+    keys = KeyReader(
+        source=config or found.source, entries=entries, fix="--{} VALUE", is_for_job=options.is_for_job, rules=RULES,
+        versions=VERSIONS,
+    )  # fmt: skip
+    keys.mistakes += [f"{each}: not --key value. Write it in this form" for each in others]
+    refuse_unknown(keys, DIALECT.title)
+    rename(keys)
+    leave_unresolved(keys, DIALECT)
+    options = replace(options, env=environment)
+    launch = _launch(found, command, options, keys)
+    count = options.gpus or (launch.num_processes if launch else None) or 1
+    read_truths(keys)
+    prepare(keys, count)
+    expand(keys)
+    name = command.script.removeprefix("swift ").removesuffix(".py") if command else ""
+    trained = trained_by(keys, name if name in {"sft", "pt", "rlhf"} else "")
+    recipe = recipe_of(keys, options, trained, DIALECT, launch)
+    if isinstance(facts := recipe.foreign, SwiftFacts):
+        recipe = replace(recipe, foreign=replace(facts, is_launched=True, is_started_alone=launch is _ONE))
+    keys.raise_mistakes()
+    return replace(
+        recipe,
+        script=command.script if command else "",
+        arguments=tuple(arguments),
+        config=config,
+        environment=variables_of(options.env),
+    )
+
+
+def _launch(
+    found: RecipeSource, command: Command | None, options: RecipeOptions, keys: KeyReader
+) -> LaunchSettings | None:
+    """The launcher's settings, None if nothing says them (cli/main.py)."""
+    environment: Mapping[str, str] = options.env
+    if command is None and not {"NPROC_PER_NODE", "NNODES"} & set(environment):
+        return read_launch(options.accelerate) if options.accelerate else None
+    if command and not command.script.startswith("swift "):
+        return _ONE if is_alone(command) else launch_of(command, options, keys, found.source)
+    said = {name: environment[name] for name in ("NPROC_PER_NODE", "NNODES") if name in environment}
+    if not said:
+        return _ONE
+    count = 1
+    for name, value in said.items():
+        if value.isdigit() and 1 <= len(value) <= _MOST_DIGITS and int(value):
+            count *= int(value)
+        elif not options.gpus:
+            keys.missing(name, value, f"{name}: found {value[:40] or 'nothing'}. Write a count")
+        else:
+            return None
+    return LaunchSettings(num_processes=count, source=" x ".join(said))
+
+
+SYSTEM = System(
+    name="swift",
+    title="ms-swift",
+    detect=detect,
+    read=read,
+    rules=RULES,
+    versions="ms-swift 4.6.0",
+    methods=("sft", "dpo", "ipo", "kto", "simpo"),
+)
