@@ -66,7 +66,7 @@ class SwiftFacts(TrainerFacts):
     def outcome(self, gpus: int) -> BatchOutcome:
         """What ms-swift does at a count."""
         if gpus % self.sequence:
-            text = f"RuntimeError: {gpus} processes make no mesh of sequence_parallel_size {self.sequence}"
+            text = f"RuntimeError: sequence_parallel_size {self.sequence} does not divide {gpus}"
             return BatchOutcome(gpus=gpus, verdict="error", batch=None, text=text)
         steps = steps_by_default(self.micro, gpus) if self.derives_steps else self.accumulation
         return TrainerFacts.outcome(replace(self, accumulation=steps), gpus)
@@ -293,7 +293,7 @@ def _note_loss(draft: Draft, keys: KeyReader) -> None:
 
 def _set_padding(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> None:
     pads = not (facts.packs or keys.value("padding_free") is True)
-    note_padding(draft, "ms-swift pads each micro-batch to its longest row, and so does planner" if pads else "")
+    note_padding(draft, "each micro-batch is padded to its longest row, by ms-swift and by planner" if pads else "")
 
 
 DIALECT = Dialect(
