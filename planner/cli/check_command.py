@@ -23,7 +23,7 @@ from planner.errors import UserError
 from planner.plan import BatchSizes, Plan, make_plan
 from planner.plan.factory import MAX_MICRO
 from planner.recipes import CheckOptions, Recipe, read_recipe
-from planner.recipes.unsupported import readable
+from planner.recipes.systems import systems_read
 from planner.report.recipe_table import TableRow, check_json, check_lines, summary_line, trap_lines, unit_lines
 
 _COLOURS = {"exact": typer.colors.GREEN, "other batch": typer.colors.YELLOW, "error": typer.colors.RED}
@@ -62,14 +62,11 @@ def check(
 ) -> None:
     """Show at which GPU counts a recipe trains its exact batch, in its own system and with planner. Starts nothing.
 
-    It reads {systems}.
+    It reads recipes of {systems}.
     Example: planner check recipe.yaml --tuned-for 8
     """
     counts = parse_counts(gpus)
-    check_number("--rows", rows, _MOST_ROWS)
-    check_number("--group-size", group_size, 2**20)
-    if transformers is not None and not transformers[:1].isdigit():
-        raise UserError(f"--transformers {transformers[:40]}: not a version. Write one, such as 4.53.3")
+    _refuse_impossible(rows, group_size, transformers)
     options = options_of(
         gpus=tuned_for,
         gpus_option="--tuned-for",
@@ -94,7 +91,14 @@ def check(
     _print_check(found, plans, question, knows_micro=cap is not None)
 
 
-check.__doc__ = str(check.__doc__).format(systems=readable("recipes of the DPO repository, HALOs, TRL and DeepSpeed"))
+def _refuse_impossible(rows: int | None, group_size: int | None, transformers: str | None) -> None:
+    check_number("--rows", rows, _MOST_ROWS)
+    check_number("--group-size", group_size, 2**20)
+    if transformers is not None and not transformers[:1].isdigit():
+        raise UserError(f"--transformers {transformers[:40]}: not a version. Write one, such as 4.53.3")
+
+
+check.__doc__ = str(check.__doc__).format(systems=systems_read())
 
 
 def _print_check(found: Recipe, plans: list[Plan], question: CheckOptions, *, knows_micro: bool) -> None:

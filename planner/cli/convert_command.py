@@ -23,8 +23,8 @@ from planner.cli.recipe_options import (
 )
 from planner.errors import UserError
 from planner.plan.factory import MAX_WORKERS
-from planner.recipes import Recipe, job_of, needs_job, read_recipe, rewrite, targets
-from planner.recipes.unsupported import readable
+from planner.recipes import TARGETS, Recipe, job_of, needs_job, read_recipe, rewrite, targets
+from planner.recipes.systems import readable
 from planner.report.recipe_table import conversion_lines, rewrite_lines
 
 
@@ -39,7 +39,7 @@ def convert(
     ] = None,
     to: Annotated[
         str,
-        typer.Option("--to", metavar="SYSTEM", help="target: job, dpo, halos, trl, accelerate, deepspeed, torchtitan"),
+        typer.Option("--to", metavar="SYSTEM", help=f"target: {', '.join(['job', *TARGETS])}"),
     ] = "job",
     at: Annotated[
         int | None, typer.Option("--at", metavar="W", help="with --to SYSTEM: its GPU count, by default that of --gpus")
@@ -63,12 +63,7 @@ def convert(
     If there are none, it names the nearest counts and exits with 1.
     Example: planner convert recipe.yaml --gpus 8 -o mine.yaml
     """
-    known = targets()
-    if to not in {"job", *known}:
-        raise UserError(f"--to {to}: no such system. Write job, {', '.join(known[:-1])} or {known[-1]}")
-    if to == "job" and at is not None:
-        raise UserError("--at W needs --to SYSTEM, because a job is exact at every count. Leave --at out")
-    check_number("--at", at, MAX_WORKERS)
+    _refuse_impossible(to, at)
     options = options_of(
         gpus=gpus,
         gpus_option="--gpus",
@@ -93,6 +88,15 @@ def convert(
 
 
 convert.__doc__ = str(convert.__doc__).format(systems=readable())
+
+
+def _refuse_impossible(to: str, at: int | None) -> None:
+    known = targets()
+    if to not in {"job", *known}:
+        raise UserError(f"--to {to}: no such system. Write job, {', '.join(known[:-1])} or {known[-1]}")
+    if to == "job" and at is not None:
+        raise UserError("--at W needs --to SYSTEM, because a job is exact at every count. Leave --at out")
+    check_number("--at", at, MAX_WORKERS)
 
 
 def _print_rewrite(found: Recipe, to: str, gpus: int | None) -> None:

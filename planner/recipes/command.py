@@ -25,7 +25,6 @@ from planner.recipes.shell.values import Shell
 
 __all__ = [
     "HYDRA_SCRIPTS",
-    "KNOWN_COMMANDS",
     "Command",
     "command_of",
     "continued",
@@ -34,9 +33,8 @@ __all__ = [
     "starts_program",
 ]
 
-KNOWN_COMMANDS = "train.py, launch.py, sft.py, trl dpo, ..."
-HYDRA_SCRIPTS = {"train.py": "the DPO repository", "launch.py": "HALOs"}
-"""scripts that take Hydra overrides, and their systems. All other scripts are TRL's"""
+HYDRA_SCRIPTS = ("train.py", "launch.py")
+"""scripts that take Hydra overrides. All other scripts are TRL's"""
 
 # A text without this has no training command. `$` may stand for anything.
 _HINT = re.compile(
@@ -171,7 +169,9 @@ def other_of_trl(text: str) -> str:
     return found[1] if found else ""
 
 
-def command_of(text: str, source: str, env: Mapping[str, str] | None = None, *, any_script: bool = False) -> Command:
+def command_of(
+    text: str, source: str, env: Mapping[str, str] | None = None, *, any_script: bool = False, programs: str = ""
+) -> Command:
     """The one training command in a script or a command line.
 
     Args:
@@ -179,6 +179,7 @@ def command_of(text: str, source: str, env: Mapping[str, str] | None = None, *, 
         source: where the text is from, for messages. The suffix of its path tells a document from a script.
         env: values of shell variables. They win over values that the script sets.
         any_script: whether a script of any name is a training, if it hands a size or a file to the Trainer.
+        programs: programs that start a training, for the refusal.
 
     Raises:
         RecipeError: there is no training command, there are several, or a shell refuses the script.
@@ -190,7 +191,7 @@ def command_of(text: str, source: str, env: Mapping[str, str] | None = None, *, 
     if not finder.found:
         unknown = f", but {finder.unknown}, whose value planner does not know" if finder.unknown else ""
         fix = "Write the training command in single quotes as the recipe" if unknown else "Write one"
-        raise recipe_error(source, f"found no training command ({KNOWN_COMMANDS}){unknown}. {fix}")
+        raise recipe_error(source, f"found no training command{programs and f' ({programs})'}{unknown}. {fix}")
     if len(finder.found) > 1:
         raise several(finder.found, source)
     return _command(finder.found[0], finder.group_size)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -9,19 +10,11 @@ from planner.errors import PlannerError, RecipeError
 from planner.files.known_files import SHELL_SUFFIXES, known_file
 from planner.files.messages import cut
 from planner.recipes import job_system, systems, unsupported
-from planner.recipes.command import KNOWN_COMMANDS
 from planner.recipes.config_reader import recipe_error, text_of
 from planner.recipes.source import RecipeSource
 from planner.recipes.system import System
 from planner.recipes.trainer import keys as trainer
 from planner.recipes.trl import system as trl_system
-from planner.recipes.unsupported import readable
-
-_MARKS = (
-    "the DPO repository (batch_size, trainer, loss.name), HALOs (model.batch_size, loss.trainer), TRL "
-    "(per_device_train_batch_size), DeepSpeed (train_batch_size) or a planner job (batch.global)"
-)
-_FINGERPRINTS = ("batch_size", "per_device_train_batch_size", "train_batch_size", "gradient_accumulation_steps")
 
 
 def system_of(found: RecipeSource) -> System:
@@ -34,9 +27,8 @@ def system_of(found: RecipeSource) -> System:
     Raises:
         RecipeError: no system reads it. The message says what it looks like, and which packages failed.
     """
-    for system in systems.MARKED:
-        if system.claims(found):
-            return system
+    if marked := systems.marked(found):
+        return marked
     likeness = unsupported.known_by(found.program, found.keys)
     strange = likeness.text if likeness else trl_system.another_system(found)
     candidates: Sequence[System] = (job_system.SYSTEM,) if strange else (job_system.SYSTEM, *systems.READ)
@@ -50,7 +42,7 @@ def system_of(found: RecipeSource) -> System:
                 return system
         except PlannerError as error:
             broken.append(error)
-    text = strange or _near_miss(found, added) or _unknown(found)
+    text = systems.not_read(strange) if strange else _near_miss(found, added) or _unknown(found)
     raise recipe_error(found.source, text + _of_trainer(found), *map(str, broken))
 
 
@@ -74,6 +66,7 @@ def other_kind(path: str) -> str:
 
 def _near_miss(found: RecipeSource, added: Sequence[System]) -> str:
     """The first system's reason why the recipe is almost one of its own, empty if no system has one."""
+    found = replace(found, readable=systems.readable())
     asked = (system.near_miss(found) for system in (*systems.KNOWN.values(), *added) if system.near_miss)
     return next(filter(None, asked), "")
 
@@ -83,7 +76,7 @@ def _unknown(found: RecipeSource) -> str:
         return known
     match found.kind:
         case "TOML":
-            return f"found TOML, which no supported system uses. planner reads {readable()}"
+            return systems.not_read("found TOML, which no supported system uses")
         case "Python":
             return (
                 "found a Python file. Write the command that starts it, in quotes, or for a training loop of your own, "
@@ -91,12 +84,13 @@ def _unknown(found: RecipeSource) -> str:
             )
         case "keys":
             return f"found no recipe that planner knows: {_nearest(list(found.tree))}"
-    return f"found no training command that planner knows ({KNOWN_COMMANDS}). It reads {readable()}"
+    return systems.not_read(f"found no training command that planner knows ({systems.PROGRAMS})")
 
 
 def _nearest(keys: list[str]) -> str:
+    sizes = systems.sizes()
     for key in keys:
-        near = get_close_matches(key, _FINGERPRINTS, n=1, cutoff=0.8)
-        if near and key not in _FINGERPRINTS:
+        near = get_close_matches(key, sizes, n=1, cutoff=0.8)
+        if near and key not in sizes:
             return f"{cut(key)} resembles {near[0]}. Write {near[0]} if you mean that"
-    return f"its keys are {cut(', '.join(keys), 100)}. Write a recipe of {readable(_MARKS)}"
+    return f"its keys are {cut(', '.join(keys), 100)}. Write a recipe of {systems.recognised()}"

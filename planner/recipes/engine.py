@@ -1,11 +1,11 @@
 """Reads and writes keys by their rows: what needs no code of a system's own.
 
-`rename` gives keys the names of the layer below, `refuse_unknown` finds those without a row, `carried` takes keys of a
-recipe into the draft of a job, and `written` writes values of a job as options.
+`rename` gives keys the names of the layer below, `refuse_unknown` finds those without a row, `shipped` makes entries of
+defaults, `carried` takes keys of a recipe into the draft of a job, and `written` writes values of a job as options.
 """
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
@@ -14,7 +14,7 @@ from planner.files.messages import cut
 from planner.recipes.drafting import carry
 from planner.recipes.entries import Entry, KeyReader
 from planner.recipes.recipe import Draft
-from planner.recipes.rendering import Rendering
+from planner.recipes.rendering import Rendering, truth
 from planner.recipes.rule import KeyRule, Rules
 from planner.recipes.scalars import number
 
@@ -36,7 +36,8 @@ def rename(keys: KeyReader) -> None:
         if entry.written_as or target == name:
             entries.setdefault(target, entry)
             continue
-        if target in entries and (other := entries[target].written_as):
+        own = target if target in keys.entries and (row := keys.rules.exact(target)) and not row.into else ""
+        if other := own or (entries[target].written_as if target in entries else ""):
             keys.wrong(f"{name} and {other}: both set the same value. Remove one")
         entries[target] = replace(entry, written_as=name)
     keys.entries = entries
@@ -65,22 +66,34 @@ def carried_if_set(draft: Draft, keys: KeyReader, *names: str) -> None:
     carried(draft, keys, *(name for name in names if keys.has(name)))
 
 
-def written(rendering: Rendering, rules: Rules, *names: str) -> None:
-    """Write the job's value of each of these keys as `--key value`, if the job has one."""
+def shipped(rules: Iterable[KeyRule], where: str, method: str = "") -> dict[str, Entry]:
+    """The default of each row as an entry, for a recipe without its system's own files. `where` names those."""
+    return {row.name: Entry(value=row.default_of(method), where=where, is_default=True) for row in rules}
+
+
+def written(rendering: Rendering, rules: Rules, *names: str, sign: str = "--") -> None:
+    """Write the job's value of each of these keys, if the job has one.
+
+    `sign` is `--` for `--key value`. Any other one begins an override of Hydra, such as `++` in `++key=value`.
+    """
     for name in names:
         row = rules[name]
         value = rendering.value(row.ours)
-        if value is not None or row.value == "norm":
-            rendering.write(row.ours, f"--{name} {_text(row, value)}")
+        if value is None and row.value != "norm":
+            continue
+        if sign == "--":
+            rendering.write(row.ours, f"--{name} {_text(row, value, quote=shlex.quote)}")
+        else:
+            rendering.write(row.ours, shlex.quote(f"{sign}{name}={_text(row, value, none='inf')}"))
 
 
-def _text(row: KeyRule, value: Any) -> str:
-    """A value as its system's command line takes it. No clipping is a norm of 0."""
+def _text(row: KeyRule, value: Any, *, none: str = "0", quote: Callable[[str], str] = str) -> str:
+    """A value as its system's command line takes it. `none` is the norm that clips nothing."""
     match row.value:
         case "norm":
-            return number(value) if value else "0"
+            return number(value) if value else none
         case "number" | "whole":
             return number(value)
         case "truth":
-            return str(bool(value)).lower()
-    return shlex.quote(str(value))
+            return truth(value=bool(value))
+    return quote(str(value))

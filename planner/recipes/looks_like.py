@@ -4,8 +4,10 @@ import shlex
 
 from planner.errors import RecipeError, printable
 from planner.files.known_files import is_job
-from planner.recipes import accelerate_system, deepspeed_system, systems, unsupported
+from planner.recipes import systems, unsupported
+from planner.recipes.deepspeed import system as deepspeed_system
 from planner.recipes.source import RecipeSource, find_source
+from planner.recipes.trainer import accelerate_system
 
 
 def looks_like(path: str) -> str:
@@ -27,8 +29,8 @@ def looks_like(path: str) -> str:
 
 def _text(found: RecipeSource, path: str) -> str:
     if likeness := unsupported.known_by(found.program, found.keys):
-        return likeness.text
-    system = next((system for system in systems.READ if system.claims(found)), None)
+        return systems.not_read(likeness.text)
+    system = systems.marked(found) or next((system for system in systems.READ if system.claims(found)), None)
     if system is accelerate_system.SYSTEM:
         return (
             "found an accelerate file, which says how many processes start but not what they train. Write the job of "

@@ -43,7 +43,8 @@ def _source(path: str, arguments: Sequence[str], options: RecipeOptions) -> Reci
         RecipeError: it cannot be read. A file of another kind is named, such as a list of packages.
     """
     try:
-        return find_source(path, arguments, options.env, any_script=options.system == trainer.SYSTEM.name)
+        any_script = options.system == trainer.SYSTEM.name
+        return find_source(path, arguments, options.env, any_script=any_script, programs=systems.PROGRAMS)
     except RecipeError:
         if known := other_kind(path):
             raise recipe_error(path, known) from None

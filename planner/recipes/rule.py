@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 NO_SETTING = "planner has no such setting"
 """why a key is dropped if nothing more is known of it"""
+NO_WANDB = "planner's wandb tracker has no such setting"
 ANY = "*"
 """ends the name of a row that stands for all keys with that beginning"""
 
@@ -42,8 +43,8 @@ class KeyRule(NamedTuple):
     """the job's key that takes its value, empty if none does or if code decides it"""
     into: str = ""
     """the key of the layer below that it is another name of, such as `per_device_train_batch_size`"""
-    value: Literal["any", "truth", "text", "number", "whole", "norm"] = "any"
-    """what the system takes. A truth may be written as `yes` or `1`, a text as `none` or `007`"""
+    value: Literal["any", "truth", "text", "number", "whole", "norm", "section"] = "any"
+    """what the system takes. A truth may be written as `yes` or `1`, a text as `none` or `007`. A section: any keys"""
     least: int = 1
     """the least whole number that the system takes"""
     default: Any = None
@@ -137,6 +138,10 @@ class Rules:
     def of_key(self, name: str) -> KeyRule | None:
         """The row that a reader of the layer below asks for by its own name: the one renamed to it, or its own."""
         return self._renamed.get(name) or self._by_name.get(name)
+
+    def has(self, name: str) -> bool:
+        """Whether a row has exactly this name, or is of a section around it."""
+        return name in self._by_name or any(name.startswith(f"{section}.") for section in self.of(value="section"))
 
     def exact(self, name: str) -> KeyRule | None:
         """The row with exactly this name, None if there is none."""

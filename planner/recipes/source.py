@@ -47,12 +47,16 @@ class RecipeSource:
     """the part of a command or script that may contain a program's name"""
     keys: tuple[str, ...] = ()
     """dotted names of all keys and options"""
+    programs: str = ""
+    """programs that start a training, for the refusal of a command"""
+    readable: str = ""
+    """what planner reads, for `System.near_miss`"""
     repeats: tuple[RepeatedKey, ...] = ()
     """the keys that the file has twice. In `tree` the last one counts"""
 
 
 def find_source(
-    path: str, arguments: Sequence[str], env: Mapping[str, str], *, any_script: bool = False
+    path: str, arguments: Sequence[str], env: Mapping[str, str], *, any_script: bool = False, programs: str = ""
 ) -> RecipeSource:
     """Read the file or folder at a path, or parse a command.
 
@@ -61,6 +65,7 @@ def find_source(
         arguments: overrides that the user wrote behind the recipe.
         env: shell variables by name.
         any_script: whether a command may start a script that planner does not know.
+        programs: programs that start a training, for the refusal of a command.
 
     Raises:
         RecipeError: there is no such file or folder, or it cannot be read.
@@ -68,7 +73,9 @@ def find_source(
     if not path:
         raise recipe_error("RECIPE", "found nothing. Write the path of a recipe")
     given = tuple(arguments)
-    named = RecipeSource(kind="keys", path=path, source=path, arguments=given, user_arguments=given, env=env)
+    named = RecipeSource(
+        kind="keys", path=path, source=path, arguments=given, user_arguments=given, env=env, programs=programs
+    )
     if not _is_there(path):
         at = replace(named, source="the command", text=path)
         if is_command(path) or (any_script and starts_program(path)):
@@ -127,7 +134,7 @@ def _folder(found: RecipeSource) -> RecipeSource:
 
 def _command(found: RecipeSource, beside: Path | None, *, any_script: bool) -> RecipeSource:
     """A training command, with the configuration of the checkout that contains its script, if any."""
-    command = command_of(found.text, found.source, found.env, any_script=any_script)
+    command = command_of(found.text, found.source, found.env, any_script=any_script, programs=found.programs)
     made = checkout.of_command(command, found.text, beside, found.source)
     arguments = (*command.arguments, *found.user_arguments)
     return replace(

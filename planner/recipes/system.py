@@ -68,6 +68,14 @@ class System:
     """a row for each of its keys"""
     versions: str = ""
     """the versions that the rows are of, such as `TRL 0.19 to 1.16`"""
+    listed: str = ""
+    """the system's name in lists of what planner reads, such as `the DPO repository`. Empty if it is in none"""
+    part: str = ""
+    """what planner reads of it if not all, behind that name: `'s batch sizes`"""
+    marks: tuple[str, ...] = ()
+    """the keys to which a refusal points for a file of the system"""
+    programs: tuple[str, ...] = ()
+    """what a refusal of a command names as its programs"""
     methods: tuple[str, ...] = ()
     """the kinds of objectives that the system trains, empty if its options do not name a loss"""
     takes_repeats: bool = False

@@ -4,12 +4,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from planner.base.plugins import installed
-from planner.base.text import enumerated
 from planner.files.messages import cut
 
-GROUP = "planner.recipes"
-_READ = "the DPO repository, HALOs, TRL, LLaMA-Factory, ms-swift, DeepSpeed's batch sizes and its own jobs"
 # A single key may belong to any system, unless it is one of `own`.
 _FEWEST_KEYS = 2
 _MOST_SHOWN = 4
@@ -35,12 +31,6 @@ def _system(name: str, keys: str = "", program: str = "", own: str = "") -> Unsu
         own=frozenset(own.split()),
         program=re.compile(program) if program else None,
     )
-
-
-def readable(systems: str = _READ) -> str:
-    """What planner reads, as text: its own `systems`, and those of installed packages. Imports no package."""
-    added = enumerated([*installed(GROUP)])
-    return f"{systems}, and installed packages add {added}" if added else systems
 
 
 UNSUPPORTED = (
@@ -267,8 +257,8 @@ class Likeness:
 
     @property
     def text(self) -> str:
-        """The refusal of a recipe of this system."""
-        return f"this looks like {self.name} ({self.why}), which planner does not read. It reads {readable()}"
+        """The refusal of a recipe of this system, to which `systems.not_read` adds what planner reads."""
+        return f"this looks like {self.name} ({self.why}), which planner does not read"
 
 
 def known_by(program: str, keys: Iterable[str]) -> Likeness | None:

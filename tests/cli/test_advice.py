@@ -28,9 +28,9 @@ _SHOWN_BY = {
     ("provenance.stage", "--accept"): {"run", "submit"},
     ("train.choose_commit", "--accept"): {"run", "submit"},
     ("provenance.step_comparison", "--code"): {"audit", "report"},  # demo names the code itself, a test below
-    ("recipes.dpo_batching", "--rows"): {"check"},  # traps are found for `check`
-    ("recipes.halos_batching", "--rows"): {"check"},
-    ("recipes.halos_batching", "--group-size"): {"check"},
+    ("recipes.dpo.batching", "--rows"): {"check"},  # traps are found for `check`
+    ("recipes.halos.batching", "--rows"): {"check"},
+    ("recipes.halos.batching", "--group-size"): {"check"},
     ("recipes.trainer.batching", "--rows"): {"check"},
     ("recipes.rewrite", "--to"): {"convert"},  # `check` writes nothing
     ("recipes.systems", "--to"): {"convert"},

@@ -54,8 +54,9 @@ def imported_anew(monkeypatch):
 @pytest.mark.usefixtures("imported_anew")
 def test_help_without_packages_lists_what_planner_knows():
     assert "It knows AWS, Azure and Google Cloud." in help_of("notice-agent")
-    assert "It reads recipes of the DPO repository, HALOs, TRL and DeepSpeed." in help_of("check")
-    assert "It reads the DPO repository, HALOs, TRL, DeepSpeed's batch sizes and its own jobs." in help_of("convert")
+    assert "It reads recipes of LLaMA-Factory, TRL, DeepSpeed, the DPO repository and HALOs." in help_of("check")
+    reads = "LLaMA-Factory, TRL, DeepSpeed's batch sizes, the DPO repository, HALOs and its own jobs"
+    assert f"It reads {reads}." in help_of("convert")
 
 
 def test_the_guide_has_a_row_for_each_cloud():

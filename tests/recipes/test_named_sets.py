@@ -4,7 +4,7 @@ import pytest
 
 from planner.files import parse_job
 from planner.recipes import RecipeOptions, job_of, read_recipe
-from planner.recipes.hydra_datasets import names_in
+from planner.recipes.hydra_recipes.datasets import names_in
 from planner.recipes.rewrite import rewrite
 
 DPO = "python -u train.py model=pythia69 datasets=[{names}] loss=dpo loss.beta=0.1 batch_size=64 trainer=FSDPTrainer"

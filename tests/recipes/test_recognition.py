@@ -5,10 +5,11 @@ import recipes
 
 from planner.errors import RecipeError
 from planner.recipes import RecipeOptions, read_recipe
-from planner.recipes.hydra_signatures import is_dpo_repository, is_halos
+from planner.recipes.dpo.keys import CONFIG as DPO
+from planner.recipes.halos.keys import CONFIG as HALOS
+from planner.recipes.hydra_recipes.signatures import is_dpo_repository, is_halos
 from planner.recipes.trl.keys import KNOWN
 from planner.recipes.unsupported import UNSUPPORTED, by_keys
-from planner.recipes.upstream_defaults import DPO_DEFAULTS, HALOS_DEFAULTS
 
 CHECK = RecipeOptions(is_for_job=False, needs_micro=False)
 FILES = {
@@ -163,7 +164,7 @@ def test_a_batch_size_alone_names_no_system(text, tmp_path):
 
 def test_no_key_that_planner_reads_tells_of_a_system_that_it_does_not():
     """Otherwise a TRL recipe could be refused as another system's."""
-    ours = KNOWN | set(DPO_DEFAULTS) | set(HALOS_DEFAULTS)
+    ours = KNOWN | DPO.names | HALOS.names
     assert [each.name for each in UNSUPPORTED if (each.keys | each.own) & ours] == []
     assert by_keys(ours) is None
 
@@ -196,7 +197,8 @@ def test_options_of_hydras_own_are_said():
 
 
 def test_defaults_that_nobody_wrote_tell_nothing():
-    from planner.recipes import dpo, halos
+    from planner.recipes.dpo import read as dpo
+    from planner.recipes.halos import read as halos
 
     assert not is_dpo_repository(dpo.base({}), {})
     assert not is_halos(halos.base({}), {})

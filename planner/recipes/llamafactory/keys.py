@@ -96,7 +96,7 @@ _OWN = Rules(
         ),
         *about(
             "adapters and frozen weights",
-            key("lora_rank", into="lora_r", ours="model.lora.rank", value="whole", default=8, unset="job"),
+            key("lora_rank", into="lora_r", ours="model.lora.rank", value="whole", default=8, mark=True, unset="job"),
             key("lora_alpha", ours="model.lora.alpha", value="number", unset="job"),
             key("lora_dropout", ours="model.lora.dropout", value="number", default=0.0, unset="job"),
             key(
@@ -122,11 +122,11 @@ _OWN = Rules(
         ),
         *about(
             "the data",
-            key("dataset", ours="data.path", unset="job"),
+            key("dataset", ours="data.path", mark=True, unset="job"),
             key("eval_dataset", ours="eval.data"),
             key("val_size", ours="eval.samples", default=0.0, mark=True),
             key("dataset_dir", default="data", mark=True),
-            key("template", ours="model.chat_template"),
+            key("template", ours="model.chat_template", mark=True),
             key(
                 "cutoff_len",
                 into="max_length",

@@ -33,6 +33,8 @@ def detect(found: RecipeSource) -> bool:
         return has_marks(RULES, found.tree)
     if found.command.script in CLI:
         return True
+    if not found.command.script.endswith(".py"):
+        return False
     tree = _file_of(found)[0] if found.command.script == "train.py" else {}
     return has_marks(RULES, tree) or has_marks(RULES, dict.fromkeys(found.keys))
 
@@ -143,5 +145,8 @@ SYSTEM = System(
     read=read,
     rules=RULES,
     versions="LLaMA-Factory 0.9.5 (its trainer v0)",
+    listed="LLaMA-Factory",
+    marks=RULES.of(mark=True)[:2],
+    programs=CLI[:1],
     methods=("sft", "dpo", "ipo", "kto", "simpo"),
 )

@@ -20,6 +20,7 @@ from planner.recipes.trainer.job import set_lora
 from planner.recipes.trainer.keys import MICRO, STEPS
 
 _NEVER = 1 << 40
+_WHOSE = "ms-swift's defaults"
 _PRESETS = ("zero0", "zero1", "zero2", "zero3", "zero2_offload", "zero3_offload")
 _FLASH = ("flash_attn", "flash_attention_2", "flash_attention_3", "flash_attention_4")
 _LOSSES = {"dpo": {"sigmoid": "dpo", "ipo": "ipo"}, "kto": {"kto": "kto"}, "simpo": {"simpo": "simpo"}}
@@ -98,7 +99,7 @@ class SwiftFacts(TrainerFacts):
 
 
 def _default(value: Any) -> Entry:
-    return Entry(value=value, where="ms-swift's defaults", is_default=True)
+    return Entry(value=value, where=_WHOSE, is_default=True)
 
 
 def prepare(keys: KeyReader, processes: int) -> bool:
@@ -188,7 +189,7 @@ def _facts(keys: KeyReader, facts: TrainerFacts) -> TrainerFacts:
     own = {each.name: getattr(facts, each.name) for each in fields(facts)} | {
         "is_trl": False, "even_batches": False, "varies": varies, "limits": (*facts.limits, *_limits(keys, facts)),
     }  # fmt: skip
-    made = SwiftFacts(**own, sequence=sequence, derives_steps=keys.entries[STEPS].is_default)
+    made = SwiftFacts(**own, sequence=sequence, derives_steps=keys.where(STEPS) == _WHOSE)
     return replace(made, batch=made.batch_at(facts.tuned_gpus), tuned_gpus=facts.tuned_gpus // sequence)
 
 
@@ -224,8 +225,8 @@ def _set_model(draft: Draft, keys: KeyReader) -> None:
         if keys.value(name) not in {None, 1}:
             draft.drop(name, f"{cut(show(keys.value(name)))}: see to do")
             draft.ask(what, of_model=name in {"template", "adapters"})
-    if keys.value("deepspeed.train_batch_size") == "auto" and not keys.has("deepspeed"):
-        draft.told.add("deepspeed")
+    if keys.where("deepspeed.train_batch_size") == _WHOSE:
+        draft.drop("deepspeed", "planner shards by FSDP2")
     for name, plain in {"init_weights": (True,), "lorap_lr_ratio": (), "target_regex": ()}.items():
         if keys.has(name) and keys.value(name) not in plain:
             keys.refuse_in_job(name, "planner trains only plain low-rank adapters: remove it if you want those")

@@ -111,5 +111,8 @@ SYSTEM = System(
     read=read,
     rules=RULES,
     versions="ms-swift 4.6.0",
+    listed="ms-swift",
+    marks=("tuner_type", "rlhf_type"),
+    programs=("swift sft",),
     methods=("sft", "dpo", "ipo", "kto", "simpo"),
 )

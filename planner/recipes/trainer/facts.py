@@ -21,6 +21,7 @@ def facts_of(
     generation = _generation_batch(keys)
     num_generations = keys.whole("num_generations", 8, least=2) if method == "grpo" else None
     steps, epochs = _length(keys)
+    renamed = {its.written_as for its in keys.entries.values()}
     warmup, warmup_key = _warmup(keys)
     return TrainerFacts(
         method=method,
@@ -54,7 +55,7 @@ def facts_of(
         warmup_key=warmup_key,
         warmup_written=number(keys.number(warmup_key, 0.0)),
         eval_every=_eval_every(keys, strategy) if evaluates else "",
-        old_keys=tuple(key for key in keys.rules.of(is_old=True) if keys.has(key)),
+        old_keys=tuple(key for key in keys.rules.of(is_old=True) if keys.has(key) or key in renamed),
         packs=unit == "packed row",
         # The other methods have samplers of their own, or rows without a length.
         groups_by_length=unit == "example" and groups_by_length(keys),

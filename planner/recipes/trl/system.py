@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from planner.base.text import enumerated
 from planner.errors import RecipeError
 from planner.files.messages import cut
 from planner.recipes.command import HYDRA_SCRIPTS, Command, other_of_trl
@@ -23,7 +24,7 @@ from planner.recipes.trainer.recipe import leave_unresolved
 from planner.recipes.trainer.sizes import SPLITS
 from planner.recipes.trl import read as trl
 from planner.recipes.trl import unknown as trl_unknown
-from planner.recipes.trl.keys import ALONE, RULES, VERSIONS
+from planner.recipes.trl.keys import ALONE, METHODS, RULES, VERSIONS
 from planner.recipes.trl.render import render, to_trl
 
 # Together with `model_name_or_path`, one of these marks a TRL recipe that leaves the batch to TRL's defaults.
@@ -55,7 +56,7 @@ def another_system(found: RecipeSource) -> str:
 def near_miss(found: RecipeSource) -> str:
     """The reason if the recipe is a `trl` command that planner does not read, else an empty text."""
     other = other_of_trl(found.text) if found.kind == "text" else ""
-    return f"found trl {cut(other)}. planner reads trl sft, dpo, orpo, kto and grpo" if other else ""
+    return f"found trl {cut(other)}. planner reads trl {enumerated(METHODS)}" if other else ""
 
 
 def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
@@ -211,6 +212,9 @@ SYSTEM = System(
     render_command=to_trl,
     rules=RULES,
     versions="TRL 0.19 to 1.16, transformers 4.53 to 5.23, the alignment-handbook to v0.3",
+    listed="TRL",
+    marks=("per_device_train_batch_size",),
+    programs=("sft.py", "trl dpo"),
     methods=("sft", "dpo", "ipo", "kto", "simpo"),
     takes_repeats=True,
 )

@@ -48,7 +48,7 @@ def another_system(names: Iterable[str]) -> str:
     more = ", ..." if len(unknown) > _MOST_SHOWN else ""
     return (
         f"{len(unknown)} of its {of} keys are none of TRL's ({cut(', '.join(unknown[:_MOST_SHOWN]), 200)}{more}), so "
-        f"another script trains it. planner reads {unsupported.readable()}"
+        "another script trains it"
     )
 
 

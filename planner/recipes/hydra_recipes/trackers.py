@@ -10,7 +10,7 @@ _KEYS = ("wandb.project", "wandb.entity")
 
 
 def set_trackers(
-    draft: Draft, keys: KeyReader, environment: Mapping[str, str], *, title: str, project: str, debug_is_silent: bool
+    draft: Draft, keys: KeyReader, environment: Mapping[str, str], *, title: str, debug_is_silent: bool
 ) -> None:
     """Sets `tracking`, unless the recipe turns wandb off.
 
@@ -19,7 +19,6 @@ def set_trackers(
         keys: the recipe's keys. Mistakes are added to it.
         environment: variables that the recipe's command or `--env` sets.
         title: the system's name in notes.
-        project: the system's default project.
         debug_is_silent: whether `debug: true` turns wandb off in that system.
     """
     made = TrackerDraft(draft=draft, keys=keys, environment=environment)
@@ -37,6 +36,7 @@ def set_trackers(
     if "wandb.project" in keys.entries:
         made.take("project", "wandb.project", "WANDB_PROJECT")
     else:
+        project = keys.rules["wandb.project"].default
         made.take("project", "WANDB_PROJECT", default=project, why=f"the default of wandb.project in {title}")
     made.take("entity", "wandb.entity", "WANDB_ENTITY")
     made.take("name", "exp_name", "WANDB_NAME")
@@ -49,7 +49,7 @@ def set_trackers(
 
 def _off(made: TrackerDraft, keys: KeyReader, *, debug_is_silent: bool) -> str:
     """The setting that turns wandb off, empty if none does."""
-    if not keys.flag("wandb.enabled", default=True):
+    if not keys.read("wandb.enabled"):
         return "wandb.enabled false"
     if debug_is_silent and keys.value("debug") is True:
         made.draft.told.add("debug")

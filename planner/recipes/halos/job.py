@@ -18,15 +18,15 @@ from planner.recipes.drafting import (
     whole_if,
 )
 from planner.recipes.drafting_data import set_data, set_test_rows
+from planner.recipes.engine import carried, carried_if_set
 from planner.recipes.entries import KeyReader
-from planner.recipes.halos_batching import HalosFacts
-from planner.recipes.halos_loss import OF_HUMANLINE, note_loss, set_objective
-from planner.recipes.hydra_datasets import sources
-from planner.recipes.hydra_trackers import set_trackers
+from planner.recipes.halos.batching import HalosFacts
+from planner.recipes.halos.loss import OF_HUMANLINE, note_loss, set_objective
+from planner.recipes.hydra_recipes.datasets import sources
+from planner.recipes.hydra_recipes.trackers import set_trackers
 from planner.recipes.recipe import Draft, Note
 from planner.recipes.scalars import number
 from planner.recipes.trainer.accelerate import LaunchSettings
-from planner.recipes.upstream_defaults import HALOS_DEFAULTS
 
 # HALOs' methods that are a planner objective of another name, with a setting.
 SHARED = {"cdpo": "dpo"}
@@ -57,8 +57,7 @@ def make_draft(
     kind = DATA_OF.get(SHARED.get(facts.method, facts.method), "feedback" if facts.is_unpaired else "pairs")
     names = names_of(keys.value("train_datasets") or keys.value("datasets"))
     set_data(draft, kind, sources("halos", names, "train"))
-    if keys.has("model.max_prompt_length"):
-        carry(draft, keys, "model.max_prompt_length", "data.max_prompt", keys.whole("model.max_prompt_length"))
+    carried_if_set(draft, keys, "model.max_prompt_length")
     if is_own:
         note_loss(draft, keys)
     else:
@@ -77,15 +76,14 @@ def make_draft(
         draft.derived.append(Note(key="gpus", text=f"tuned for {gpus} GPUs: {whose}"))
     _say_unknown(draft, keys)
     _set_length(draft, keys, facts)
-    carry(draft, keys, "seed", "train.seed", keys.whole("seed", 1, least=0))
+    carried(draft, keys, "seed")
     _set_optimizer(draft, keys, facts)
     _set_schedule(draft, facts)
     _set_clip(draft, keys, facts, is_own=is_own)
     _set_precision(draft, keys)
     _set_eval(draft, keys, facts, kind)
     set_workers(draft, facts.batch, gpus)
-    project = HALOS_DEFAULTS["wandb.project"]
-    set_trackers(draft, keys, options.env, title="HALOs", project=project, debug_is_silent=facts.is_legacy)
+    set_trackers(draft, keys, options.env, title="HALOs", debug_is_silent=facts.is_legacy)
     order_sections(draft)
     return draft
 
@@ -121,28 +119,26 @@ _OTHERWISE = {
 }
 
 
+_LORA = {"rank": "r", "alpha": "alpha", "dropout": "dropout"}
+
+
 def _set_model(draft: Draft, keys: KeyReader) -> None:
     draft.set("model.kind", "hf")
-    path = keys.text("model.name_or_path")
+    keys.read("model.name_or_path")
     if keys.has("model.load_from") and (start := keys.value("model.load_from")):
         draft.derive(
             "model.path", str(start), f"model.path {start}: model.load_from, the weights that training begins with"
         )
-        keys.value("model.name_or_path")
     else:
-        carry(draft, keys, "model.name_or_path", "model.path", path)
-    carry(draft, keys, "model.max_length", "model.context", keys.whole("model.max_length", 1024, least=2))
+        carried(draft, keys, "model.name_or_path")
+    carried(draft, keys, "model.max_length")
     attention = keys.scalar_text("model.attn_implementation")
-    if attention == FLASH and keys.value("model.policy_dtype", "bfloat16") == "float32":
+    if attention == FLASH and keys.read("model.policy_dtype") == "float32":
         draft.drop("model.attn_implementation", f"{attention} computes in bf16, and model.policy_dtype is float32")
     elif attention in {"sdpa", "eager", "flash_attention_2"}:
         carry(draft, keys, "model.attn_implementation", "model.attention", attention)
-    if keys.flag("model.use_peft"):
-        lora: dict[str, Any] = {
-            "rank": keys.whole("model.peft.lora_r", 64),
-            "alpha": keys.number("model.peft.lora_alpha", 256.0),
-            "dropout": keys.number("model.peft.lora_dropout", 0.05),
-        }
+    if keys.read("model.use_peft"):
+        lora = {name: keys.read(f"model.peft.lora_{key}") for name, key in _LORA.items()}
         targets = keys.value("model.peft.target_modules")
         if isinstance(targets, list):
             lora["targets"] = [str(target) for target in targets]
@@ -168,7 +164,7 @@ def _set_length(draft: Draft, keys: KeyReader, facts: HalosFacts) -> None:
 
 
 def _set_optimizer(draft: Draft, keys: KeyReader, facts: HalosFacts) -> None:
-    name, lr = keys.text("optimizer", "AdamW"), keys.number("lr")
+    name, lr = keys.read("optimizer"), keys.number("lr")
     kinds = {"AdamW": "adamw", "Adam": "adamw", "RMSprop": "rmsprop", "SGD": "sgd"}
     if name not in kinds:
         keys.refuse_in_job(
@@ -188,7 +184,7 @@ def _set_optimizer(draft: Draft, keys: KeyReader, facts: HalosFacts) -> None:
         values["weight_decay"] = keys.number("weight_decay")
         from_keys["weight_decay"] = "weight_decay"
     if values["kind"] == "adamw" and (keys.has("beta1") or keys.has("beta2")):
-        values["betas"] = [keys.number("beta1", 0.9), keys.number("beta2", 0.999)]
+        values["betas"] = [keys.read("beta1"), keys.read("beta2")]
         from_keys["betas"] = "beta1" if keys.has("beta1") else "beta2"
     elif values["kind"] == "adamw":
         draft.ask("train.optimizer: betas and weight_decay are planner's defaults if the recipe sets none")
@@ -234,13 +230,13 @@ def _set_schedule(draft: Draft, facts: HalosFacts) -> None:
 
 
 def _set_precision(draft: Draft, keys: KeyReader) -> None:
-    dtype = keys.value("model.policy_dtype", "bfloat16")
+    dtype = keys.read("model.policy_dtype")
     precision = "fp32" if dtype == "float32" else "bf16"
     text = f"train.precision {precision}: model.policy_dtype {dtype}"
     text += ". HALOs' weights and optimizer state are bf16, planner's fp32" if precision == "bf16" else ""
     draft.derive("train.precision", precision, text)
-    if keys.flag("model.activation_checkpointing", default=True):
-        carry(draft, keys, "model.activation_checkpointing", "train.activation_checkpointing", True)
+    if keys.read("model.activation_checkpointing"):
+        carried(draft, keys, "model.activation_checkpointing")
 
 
 def _set_eval(draft: Draft, keys: KeyReader, facts: HalosFacts, kind: str) -> None:

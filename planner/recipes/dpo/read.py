@@ -5,10 +5,12 @@ into one slice per GPU (utils.py, trainers.py). It silently drops rows that fill
 """
 
 import re
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from planner.recipes.dpo_batching import DpoFacts
+from planner.recipes.dpo.batching import DpoFacts
+from planner.recipes.dpo.keys import CONFIG, LOSSES, MODELS, RULES, TITLE, TRAINERS
 from planner.recipes.drafting import (
     DATA_OF,
     RecipeOptions,
@@ -24,24 +26,21 @@ from planner.recipes.drafting import (
     set_workers,
 )
 from planner.recipes.drafting_data import set_data, set_test_rows
+from planner.recipes.engine import carried, shipped
 from planner.recipes.entries import Entry, KeyReader
-from planner.recipes.forks import Fork, fork_of, text_or_value
-from planner.recipes.hydra_datasets import sources
-from planner.recipes.hydra_trackers import set_trackers
+from planner.recipes.hydra_recipes.datasets import sources
+from planner.recipes.hydra_recipes.forks import Fork, fork_of, text_or_value
+from planner.recipes.hydra_recipes.trackers import set_trackers
 from planner.recipes.recipe import Draft, Recipe
-from planner.recipes.upstream_defaults import DPO_DEFAULTS, DPO_MODELS, DPO_REASONS
 
-LOSSES = ("sft", "dpo", "ipo")
-_TRAINERS = ("BasicTrainer", "FSDPTrainer", "TensorParallelTrainer")
-_OF = "the DPO repository"
-_PADS = f"{_OF} pads each batch to its longest row, planner each micro-batch"
+_PADS = f"{TITLE} pads each batch to its longest row, planner each micro-batch"
 _WHOSE = "the DPO repository's own config.yaml"
 
 
-def base(choices: dict[str, str]) -> dict[str, Entry]:
+def base(choices: Mapping[str, str]) -> dict[str, Entry]:
     """The repository's default configuration for a command without its folder. `choices` are Hydra's groups."""
-    entries = {key: Entry(value=value, where=_WHOSE, is_default=True) for key, value in DPO_DEFAULTS.items()}
-    path, block = DPO_MODELS.get(choices.get("model", ""), (None, None))
+    entries = shipped(CONFIG, _WHOSE)
+    path, block = MODELS.get(choices.get("model", ""), (None, None))
     for key, value in (("name_or_path", path), ("block_name", block)):
         entries[f"model.{key}"] = Entry(value=value, where=_WHOSE, is_default=True)
     if (loss := choices.get("loss")) in {"sft", "dpo"}:
@@ -56,12 +55,12 @@ def read(
 
     `used` has the keys that interpolations read.
     """
-    keys.refuse_null(_OF, "gradient_accumulation_steps", "eval_every")
+    keys.refuse_null(TITLE, "gradient_accumulation_steps", "eval_every")
     batch = keys.whole("batch_size")
-    accumulation = keys.whole("gradient_accumulation_steps", 1)
-    trainer = keys.text("trainer", "BasicTrainer")
+    accumulation = keys.read("gradient_accumulation_steps")
+    trainer = keys.read("trainer")
     method = _method(keys, choices)
-    fork = fork_of(keys, _is_known, _OF, used, _decided(keys, method, trainer))
+    fork = fork_of(keys, RULES.has, TITLE, used, _decided(keys, method, trainer))
     facts = _facts(keys, batch, accumulation, trainer, method, fork)
     gpus = options.gpus if facts.is_sharded else 1
     micro = None if gpus is None else batch // (accumulation * gpus)
@@ -76,7 +75,7 @@ def read(
             f"eval_batch_size={gpus} or more"
         )
     draft = _draft(keys, choices, options, facts, method, gpus, micro or (None if gpus is None else 1))
-    reasons = {key: why for key, why in DPO_REASONS.items() if key not in fork.loss}
+    reasons = {key: why for key, why in RULES.reasons(keys.entries).items() if key not in fork.loss}
     finish(draft, keys, reasons, "the DPO repository does not read this key")
     if fork.loss:
         make_own(draft, fork.method(method), fork.why_own, has_groups=method.startswith("grpo"))
@@ -100,17 +99,17 @@ def _facts(keys: KeyReader, batch: int, accumulation: int, trainer: str, method:
     return DpoFacts(
         batch=batch,
         accumulation=accumulation,
-        eval_batch=keys.whole("eval_batch_size", 16),
+        eval_batch=keys.read("eval_batch_size"),
         # train.py starts one process per GPU if the name contains FSDP.
         is_sharded="FSDP" in trainer,
         trainer=trainer,
         unit="example" if method == "sft" else "pair",
         block=str(keys.value("model.block_name", "")),
-        eval_every=keys.whole("eval_every", 20_000),
+        eval_every=keys.read("eval_every"),
         n_examples=keys.whole("n_examples", 0, least=0) or None,
         n_epochs=keys.whole("n_epochs", 0, least=0) or None,
-        n_eval=keys.whole("n_eval_examples", 256),
-        warmup_steps=keys.whole("warmup_steps", 150, least=0),
+        n_eval=keys.read("n_eval_examples"),
+        warmup_steps=keys.read("warmup_steps"),
         is_bf16=keys.value("model.fsdp_policy_mp") == "bfloat16",
         fork=fork,
     )
@@ -123,18 +122,14 @@ def _method(keys: KeyReader, choices: dict[str, str]) -> str:
     return name
 
 
-def _is_known(key: str) -> bool:
-    return key in DPO_DEFAULTS or any(key == known or key.startswith(f"{known}.") for known in DPO_REASONS)
-
-
 def _decided(keys: KeyReader, method: str, trainer: str) -> dict[str, str]:
     """A loss and a trainer that the repository does not have."""
-    stems = {name.removesuffix("Trainer"): name for name in _TRAINERS}
+    stems = {name.removesuffix("Trainer"): name for name in TRAINERS}
     near = get_close_matches(re.sub(r"(?i)train\w*$", "", trainer), stems, n=1, cutoff=0.75)
-    if trainer not in _TRAINERS and near and not any(name in trainer for name in _TRAINERS):
+    if trainer not in TRAINERS and near and not any(name in trainer for name in TRAINERS):
         keys.refuse("trainer", f"Did you mean {stems[near[0]]}?")
     found = {} if method in LOSSES else {"loss.name": method}
-    return found if trainer in _TRAINERS else {**found, "trainer": trainer}
+    return found if trainer in TRAINERS else {**found, "trainer": trainer}
 
 
 def _draft(
@@ -151,7 +146,7 @@ def _draft(
     told = ["exp_name"] if keys.value("exp_name") else []
     draft.derive("name", name, ": ".join([f"name {name}", *told]), *told)
     _set_model(draft, keys, choices)
-    carry(draft, keys, "max_length", "model.context", keys.whole("max_length", 512, least=2))
+    carried(draft, keys, "max_length")
     _set_data(draft, keys, method)
     _set_objective(draft, keys, method, facts.fork)
     how = f"{facts.batch} as written: batch_size is the batch of all GPUs and accumulation steps"
@@ -161,9 +156,9 @@ def _draft(
         text = f"batch.global: at {gpus} GPUs the repository used only {used} of {facts.batch}, planner uses all"
         draft.derive("batch.global", facts.batch, text)
     _set_length(draft, keys, facts)
-    carry(draft, keys, "seed", "train.seed", keys.whole("seed", 0, least=0))
+    carried(draft, keys, "seed")
     _set_optimizer(draft, keys)
-    carry(draft, keys, "max_grad_norm", "train.clip_norm", keys.norm("max_grad_norm", 10.0))
+    carried(draft, keys, "max_grad_norm")
     draft.derive(
         "train.schedule",
         {"kind": "constant", "warmup": f"{facts.warmup_steps} steps"},
@@ -172,18 +167,11 @@ def _draft(
     )
     precision = "bf16" if facts.is_bf16 and facts.is_sharded else "fp32"
     draft.derive("train.precision", precision, f"train.precision {precision}: model.fsdp_policy_mp of the policy")
-    if keys.flag("activation_checkpointing") and facts.is_sharded:
-        carry(draft, keys, "activation_checkpointing", "train.activation_checkpointing", True)
+    if keys.read("activation_checkpointing") and facts.is_sharded:
+        carried(draft, keys, "activation_checkpointing")
     _set_eval(draft, keys, facts, method)
     set_workers(draft, facts.batch, gpus)
-    set_trackers(
-        draft,
-        keys,
-        options.env,
-        title="the DPO repository",
-        project=DPO_DEFAULTS["wandb.project"],
-        debug_is_silent=True,
-    )
+    set_trackers(draft, keys, options.env, title=TITLE, debug_is_silent=True)
     order_sections(draft)
     return draft
 
@@ -192,11 +180,11 @@ def _set_model(draft: Draft, keys: KeyReader, choices: dict[str, str]) -> None:
     draft.set("model.kind", "hf")
     if not keys.has("model.name_or_path"):
         chosen = choices.get("model")
-        is_unknown = chosen and chosen not in DPO_MODELS
-        known = f", and model={chosen} is none of {', '.join(DPO_MODELS)}" if is_unknown else ""
+        is_unknown = chosen and chosen not in MODELS
+        known = f", and model={chosen} is none of {', '.join(MODELS)}" if is_unknown else ""
         keys.lacks(f"model.name_or_path: found nothing{known}. Write model.name_or_path=NAME behind the recipe")
         return
-    carry(draft, keys, "model.name_or_path", "model.path", keys.text("model.name_or_path"))
+    carried(draft, keys, "model.name_or_path")
     if keys.has("model.archive"):
         draft.drop("model.archive", "a pickle of the policy's weights, see to do")
         draft.ask(
@@ -211,7 +199,7 @@ def _set_model(draft: Draft, keys: KeyReader, choices: dict[str, str]) -> None:
 def _set_data(draft: Draft, keys: KeyReader, method: str) -> None:
     names = names_of(keys.value("datasets"))
     set_data(draft, DATA_OF.get(method, "pairs"), sources("dpo", names, "train"))
-    carry(draft, keys, "max_prompt_length", "data.max_prompt", keys.whole("max_prompt_length", 256))
+    carried(draft, keys, "max_prompt_length")
     side = "start" if names == ["hh"] else "end"
     draft.derive(
         "data.cut_prompt", side, f"data.cut_prompt {side}: the repository keeps the end of a prompt only for hh"
@@ -234,12 +222,12 @@ def _set_objective(draft: Draft, keys: KeyReader, method: str, fork: Fork) -> No
         for key in ("loss.beta", "loss.label_smoothing", "loss.reference_free"):
             keys.value(key)
         return
-    objective: dict[str, Any] = {"kind": method, "beta": keys.number("loss.beta")}
+    objective: dict[str, Any] = {"kind": method, "beta": keys.read("loss.beta")}
     if method == "ipo":
         objective["log_probs"] = "sum"
-    elif smoothing := keys.number("loss.label_smoothing", 0.0):
+    elif smoothing := keys.read("loss.label_smoothing"):
         objective["label_smoothing"] = smoothing
-    if keys.flag("loss.reference_free"):
+    if keys.read("loss.reference_free"):
         if method == "ipo":
             keys.refuse_in_job(
                 "loss.reference_free",
@@ -264,7 +252,7 @@ def _set_length(draft: Draft, keys: KeyReader, facts: DpoFacts) -> None:
 
 
 def _set_optimizer(draft: Draft, keys: KeyReader) -> None:
-    name, lr = keys.text("optimizer", "RMSprop"), keys.number("lr", 5e-7)
+    name, lr = keys.read("optimizer"), keys.read("lr")
     kinds: dict[str, dict[str, Any]] = {
         "RMSprop": {"kind": "rmsprop"},
         # The repository passes only the learning rate, so torch's default weight decay applies.

@@ -5,6 +5,7 @@
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from planner.recipes.drafting import (
@@ -13,15 +14,16 @@ from planner.recipes.drafting import (
     finish,
     make_own,
 )
+from planner.recipes.engine import shipped
 from planner.recipes.entries import Entry, KeyReader
-from planner.recipes.forks import Fork, fork_of
-from planner.recipes.halos_batching import HalosFacts, Meaning
-from planner.recipes.halos_job import SHARED, make_draft
+from planner.recipes.halos.batching import HalosFacts, Meaning
+from planner.recipes.halos.job import SHARED, make_draft
+from planner.recipes.halos.keys import CONFIG, LOSSES, OF_LEGACY, OF_LOSS, RULES
+from planner.recipes.hydra_recipes.forks import Fork, fork_of
 from planner.recipes.recipe import Recipe
 from planner.recipes.scalars import number
 from planner.recipes.split import nearest_multiple
 from planner.recipes.trainer.accelerate import LaunchSettings
-from planner.recipes.upstream_defaults import HALOS_DEFAULTS, HALOS_LEGACY_REASONS, HALOS_LOSSES, HALOS_REASONS
 
 _WHOSE = "HALOs' own configuration"
 
@@ -47,31 +49,19 @@ _LOADERS = re.compile(
     "(?:Conditional)?SFTDataLoader|(?:Score|Group|Unbalanced)*UnpairedPreferenceDataLoader|"
     "(?:PairedPreference|HalfPref|Pref)DataLoader"
 )
-# Keys below `loss.` that some version of HALOs has, beside the coefficients.
-_OF_LOSS = {
-    *("trainer", "dataloader", "sync_reference", "name", "use_reference_model", "gamma", "OR_scale", "epsilon"),
-    *("policy_hf_model_class", "reference_hf_model_class", "tokenwise_KL", "length_normalization"),
-}
-_KNOWN = {
-    *HALOS_DEFAULTS,
-    *(f"loss.{key}" for keys in HALOS_LOSSES.values() for key in keys),
-    *(f"loss.{key}" for key in _OF_LOSS),
-    *("warmup_steps", "use_fsdp", "datasets", "humanline_alpha"),
-}
-_SECTIONS = (*HALOS_REASONS, *HALOS_LEGACY_REASONS, "model.peft", "model.reward_model")
 _UNPAIRED = ("kto", "ppo", "grpo", "kto-zero", "kto-simple", "kto-surprisal", "kto-logsigmoid")
 _TOLD = re.compile(r"((?:^[ \t]*#[^\n]*\n)+)[ \t]*batch_size:", re.MULTILINE)
 
 
-def base(choices: dict[str, str]) -> dict[str, Entry]:
+def base(choices: Mapping[str, str]) -> dict[str, Entry]:
     """HALOs' default configuration, as far as known, for a command without its folder. `choices` are Hydra's groups."""
-    entries = {key: Entry(value=value, where=_WHOSE, is_default=True) for key, value in HALOS_DEFAULTS.items()}
+    loss = choices.get("loss", "")
+    entries = shipped(CONFIG, _WHOSE, loss)
     if choices.get("model", "").startswith("pythia"):
         entries["model.activation_checkpointing"] = Entry(value=False, where=_WHOSE, is_default=True)
-    if (loss := choices.get("loss")) in HALOS_LOSSES:
-        shipped = {"trainer": None, "dataloader": None, "sync_reference": False, **HALOS_LOSSES[str(loss)]}
-        for key, value in shipped.items():
-            entries[f"loss.{key}"] = Entry(value=value, where=_WHOSE, is_default=True)
+    if loss in LOSSES:
+        its = [row for row in OF_LOSS if not isinstance(row.default, Mapping) or loss in row.default]
+        entries |= shipped(its, _WHOSE, loss)
     return entries
 
 
@@ -105,10 +95,12 @@ def read(
         used: keys that interpolations read.
     """
     keys.refuse_null("HALOs", "model.gradient_accumulation_steps")
-    written, accumulation = keys.whole("model.batch_size"), keys.whole("model.gradient_accumulation_steps", 1)
+    written, accumulation = keys.whole("model.batch_size"), keys.read("model.gradient_accumulation_steps")
     meaning = _meaning(keys, options, commented, accumulation)
+    keys.rules = OF_LEGACY if meaning == "legacy" else RULES
     method, why_own = _method(keys, choices)
-    fork = fork_of(keys, _is_known, "HALOs", used, _decided(keys, method))
+    keys.method = method
+    fork = fork_of(keys, OF_LEGACY.has, "HALOs", used, _decided(keys, method))
     why_own = why_own or fork.why_own
     facts = _facts(keys, choices, written, accumulation, meaning, method, launch, group, fork)
     gpus = options.gpus or (launch.num_processes if launch else None)
@@ -120,13 +112,7 @@ def read(
     per_step = written // accumulation if meaning == "total" else written
     micro = None if gpus is None else max(per_step // gpus, 1)
     draft = make_draft(keys, options, facts, gpus, micro, launch, is_own=bool(why_own))
-    every = HALOS_REASONS | (HALOS_LEGACY_REASONS if facts.is_legacy else {})
-    if keys.value("model.use_peft") is not True:
-        every = {**every, "model.peft": "only read with model.use_peft=true"}
-    if why_own:
-        every = {**every, "loss.trainer": "your loop takes its place", "trainer": "your loop takes its place"}
-    reasons = {key: why for key, why in every.items() if key not in fork.loss}
-    finish(draft, keys, reasons, "planner does not know this key of HALOs")
+    finish(draft, keys, _reasons(keys, fork, is_own=bool(why_own)), "planner does not know this key of HALOs")
     if why_own:
         make_own(draft, fork.method(method), why_own, has_groups=method.startswith("grpo"))
     fork.note(draft)
@@ -143,6 +129,16 @@ def read(
         foreign=facts,
         is_older=facts.is_legacy,
     )
+
+
+def _reasons(keys: KeyReader, fork: Fork, *, is_own: bool) -> dict[str, str]:
+    """Why a job has no counterpart, for each key of which that is known."""
+    every = keys.rules.reasons(keys.entries)
+    if keys.value("model.use_peft") is not True:
+        every["model.peft"] = "only read with model.use_peft=true"
+    if is_own:
+        every |= dict.fromkeys(("loss.trainer", "trainer"), "your loop takes its place")
+    return {key: why for key, why in every.items() if key not in fork.loss}
 
 
 def _facts(
@@ -163,12 +159,12 @@ def _facts(
         meaning=meaning,
         batch=written if meaning == "total" else written * accumulation,
         accumulation=accumulation,
-        eval_batch=keys.whole("model.eval_batch_size", 32),
+        eval_batch=keys.read("model.eval_batch_size"),
         is_sharded=keys.value("use_fsdp", True) is not False,
         method=method,
         unit="completion" if is_unpaired else "example" if method in {"sft", "csft"} else "pair",
         is_unpaired=is_unpaired,
-        eval_every=keys.whole("eval_every", 1024),
+        eval_every=keys.read("eval_every"),
         n_examples=keys.whole("n_examples", 0, least=0) or None,
         n_epochs=keys.number("n_epochs", 0.0) or None,
         warmup=_warmup(keys),
@@ -234,14 +230,6 @@ def _shown(keys: KeyReader, method: str) -> str:
     """The method as the recipe shows it, with settings that change its loss."""
     on = [f"{key}=true" for key in ("humanline", "loss.sync_reference") if keys.value(key) is True]
     return f"{method}{', ' if ' with ' in method else ' with '}{', '.join(on)}" if on else method
-
-
-def _is_known(key: str) -> bool:
-    return (
-        key in _KNOWN
-        or key.startswith("loss.control_tokens.")
-        or any(key == known or key.startswith(f"{known}.") for known in _SECTIONS)
-    )
 
 
 def _decided(keys: KeyReader, method: str) -> dict[str, Any]:

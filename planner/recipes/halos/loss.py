@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from planner.recipes.entries import KeyReader
-from planner.recipes.forks import text_or_value
-from planner.recipes.halos_batching import HalosFacts
+from planner.recipes.halos.batching import HalosFacts
+from planner.recipes.hydra_recipes.forks import text_or_value
 from planner.recipes.recipe import Draft
 from planner.recipes.scalars import number
 
@@ -48,7 +48,7 @@ def _sft(_keys: KeyReader, facts: HalosFacts) -> _Objective:
 
 
 def _dpo(keys: KeyReader, _facts: HalosFacts) -> _Objective:
-    return {"kind": "dpo", "beta": keys.number("loss.beta", 0.1)}, ""
+    return {"kind": "dpo", "beta": keys.read("loss.beta")}, ""
 
 
 def _cdpo(keys: KeyReader, facts: HalosFacts) -> _Objective:
@@ -61,7 +61,7 @@ def _ipo(keys: KeyReader, _facts: HalosFacts) -> _Objective:
 
 
 def _simpo(keys: KeyReader, _facts: HalosFacts) -> _Objective:
-    beta, ratio, text = keys.number("loss.beta", 10.0) or 1.0, keys.number("loss.gamma_beta_ratio", 0.3), ""
+    beta, ratio, text = keys.read("loss.beta") or 1.0, keys.read("loss.gamma_beta_ratio"), ""
     shipped = keys.entries.get("loss.gamma_beta_ratio")
     if keys.has("loss.gamma") and (shipped is None or shipped.is_default):
         ratio, text = keys.number("loss.gamma") / beta, "gamma_beta_ratio = loss.gamma / loss.beta"
@@ -71,9 +71,9 @@ def _simpo(keys: KeyReader, _facts: HalosFacts) -> _Objective:
 def _kto(keys: KeyReader, _facts: HalosFacts) -> _Objective:
     objective = {
         "kind": "kto",
-        "beta": keys.number("loss.beta", 0.1),
-        "desirable_weight": keys.number("loss.desirable_weight", 1.0),
-        "undesirable_weight": keys.number("loss.undesirable_weight", 1.0),
+        "beta": keys.read("loss.beta"),
+        "desirable_weight": keys.read("loss.desirable_weight"),
+        "undesirable_weight": keys.read("loss.undesirable_weight"),
     }
     return objective, "planner's KL baseline is over the whole global batch, HALOs' over a micro-batch of all GPUs"
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from planner.recipes import deepspeed
 from planner.recipes.config_reader import mapping_of, text_of
+from planner.recipes.deepspeed import read as deepspeed
+from planner.recipes.deepspeed.keys import RULES
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.entries import KeyReader, flat
 from planner.recipes.overrides import overrides
@@ -26,7 +27,7 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     """
     entries = flat(found.tree, found.source)
     overrides(found.arguments, entries)
-    keys = KeyReader(source=found.source, entries=entries, fix="{}=VALUE", is_for_job=options.is_for_job)
+    keys = KeyReader(source=found.source, entries=entries, is_for_job=options.is_for_job, rules=RULES)
     recipe = deepspeed.read(keys, options)
     keys.raise_mistakes()
     return recipe
@@ -45,4 +46,15 @@ def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
     return Rewrite(command=command, file=file, notes=(must, *guessed_precision(recipe)))
 
 
-SYSTEM = System(name="deepspeed", title="DeepSpeed", detect=detect, read=read, render=render)
+SYSTEM = System(
+    name="deepspeed",
+    title="DeepSpeed",
+    detect=detect,
+    read=read,
+    render=render,
+    listed="DeepSpeed",
+    part="'s batch sizes",
+    marks=("train_batch_size",),
+    rules=RULES,
+    versions="DeepSpeed's configuration file",
+)

@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.files.messages import cut
-from planner.recipes import hydra_signatures, unsupported
+from planner.recipes import unsupported
 from planner.recipes.command import HYDRA_SCRIPTS
+from planner.recipes.dpo.keys import TITLE
 from planner.recipes.entries import COMMAND_LINE, Entry, KeyReader, flat
 from planner.recipes.hydra import files, options
 from planner.recipes.hydra.compose import Composed, Override, compose, parse_overrides
+from planner.recipes.hydra_recipes import signatures
 from planner.recipes.scalars import Unresolved
 from planner.recipes.source import RecipeSource
 from planner.recipes.trl.keys import KNOWN
@@ -34,7 +36,7 @@ def detect(found: RecipeSource, *, is_halos: bool) -> bool:
         is_both = {"batch_size", "model.batch_size"} <= its.entries.keys()
         return is_both or _has_own(its, is_halos=is_halos)
     return _has_own(its, is_halos=is_halos) and not (
-        not is_halos and hydra_signatures.is_legacy_halos(its.entries, its.choices)
+        not is_halos and signatures.is_legacy_halos(its.entries, its.choices)
     )
 
 
@@ -44,13 +46,13 @@ def near_miss(found: RecipeSource) -> str:
         return ""
     script = found.command.script if found.command else ""
     if options := _foreign_options(found):
-        return _of_options(script, options)
+        return _of_options(found, script, options)
     its, is_halos = _marks(found), _is_named_like_halos(found)
-    if not is_halos and hydra_signatures.is_legacy_halos(its.entries, its.choices):
+    if not is_halos and signatures.is_legacy_halos(its.entries, its.choices):
         text = "this looks like HALOs before launch.py (its branch legacy), which needs its configuration"
         return f"{text}. Write the folder of its checkout, and the overrides behind it"
     what = script or "a Hydra configuration"
-    return f"found {what} with fewer than two keys of {_EXAMPLES[is_halos]}. planner reads {unsupported.readable()}"
+    return f"found {what} with fewer than two keys of {_EXAMPLES[is_halos]}. planner reads {found.readable}"
 
 
 def _is_hydras(found: RecipeSource) -> bool:
@@ -77,15 +79,15 @@ def _foreign_options(found: RecipeSource) -> list[str]:
     return [argument for argument in arguments if argument.startswith("--")]
 
 
-def _of_options(script: str, options: list[str]) -> str:
+def _of_options(found: RecipeSource, script: str, options: list[str]) -> str:
     trainers = [name for name in unsupported.option_names(options) if name in KNOWN]
     if len(trainers) >= _FEWEST_OPTIONS:
         shown = cut(", ".join(trainers[:_MOST_SHOWN]), 120)
         text = f"this looks like a script of its own on transformers' Trainer ({shown}), which planner does not read"
-        return f"{text}. It reads {unsupported.readable()}"
+        return f"{text}. It reads {found.readable}"
     shown = cut(" ".join(options[:_MOST_SHOWN]), 120)
-    foreign = f"found {script} with {shown}, which {HYDRA_SCRIPTS[script]} does not take"
-    return f"{foreign}. planner reads {unsupported.readable()}"
+    foreign = f"found {script} with {shown}, which {'HALOs' if script == 'launch.py' else TITLE} does not take"
+    return f"{foreign}. planner reads {found.readable}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +124,7 @@ def composed(
 
 
 def _has_own(its: _Marks, *, is_halos: bool) -> bool:
-    return (hydra_signatures.is_halos if is_halos else hydra_signatures.is_dpo_repository)(its.entries, its.choices)
+    return (signatures.is_halos if is_halos else signatures.is_dpo_repository)(its.entries, its.choices)
 
 
 def chosen(overrides: list[Override]) -> dict[str, str]:

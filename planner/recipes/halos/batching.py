@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from planner.recipes.batch_slicing import Sliced, eval_every_unit
-from planner.recipes.forks import Fork
+from planner.recipes.hydra_recipes.batch_slicing import Sliced, eval_every_unit
+from planner.recipes.hydra_recipes.forks import Fork
 from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Trap
 from planner.recipes.scalars import number
 from planner.recipes.split import groups_cut

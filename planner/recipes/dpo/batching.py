@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from planner.recipes.batch_slicing import Sliced, eval_every_unit, n_examples_unit
-from planner.recipes.forks import Fork
+from planner.recipes.hydra_recipes.batch_slicing import Sliced, eval_every_unit, n_examples_unit
+from planner.recipes.hydra_recipes.forks import Fork
 from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Trap
 
 # Blocks whose models refuse an empty batch in transformers 4.29.2. Llama accepts it, and its mean is NaN.

@@ -8,22 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from planner.recipes.deepspeed_trackers import set_trackers
+from planner.recipes.deepspeed.keys import RULES
+from planner.recipes.deepspeed.trackers import set_trackers
 from planner.recipes.drafting import RecipeOptions, finish, job_name, make_own, order_sections, set_batch, set_workers
 from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Draft, Recipe, Trap
+from planner.recipes.rule import NO_SETTING
 
 _BATCH, _MICRO = "train_batch_size", "train_micro_batch_size_per_gpu"
 _STEPS = "gradient_accumulation_steps"
-_REASONS = {
-    "zero_optimization": "planner shards by FSDP2",
-    "bf16": "your loop decides the precision",
-    "fp16": "your loop decides the precision",
-    "optimizer": "your loop has its own optimizer",
-    "scheduler": "your loop has its own schedule",
-    "steps_per_print": "planner records and tracks every step",
-    "wall_clock_breakdown": "the ledger records every step's time",
-}
 
 
 def is_deepspeed(tree: Mapping[str, Any]) -> bool:
@@ -73,7 +66,7 @@ def read(keys: KeyReader, options: RecipeOptions) -> Recipe:
     set_workers(draft, batch, gpus)
     set_trackers(draft, keys)
     order_sections(draft)
-    finish(draft, keys, _REASONS, "planner has no such setting")
+    finish(draft, keys, RULES.reasons(keys.entries), NO_SETTING)
     make_own(draft, "what your script trains", "a DeepSpeed file names no model, data or loss")
     fixed = replace(facts, tuned=batch, tuned_gpus=gpus)
     return Recipe(

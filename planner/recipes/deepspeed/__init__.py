@@ -1,0 +1,1 @@
+"""DeepSpeed: rows of the keys of its JSON, and what it does with batch sizes."""

@@ -1,0 +1,29 @@
+"""The keys of a DeepSpeed file that concern a batch or that a job replaces (runtime/config.py). It takes any others."""
+
+from planner.recipes.rule import Rules, about, key, keys, reads
+
+_FACTOR = "the batch is micro-batch x accumulation steps x GPUs, and DeepSpeed fills in what is missing"
+
+RULES = Rules(
+    (
+        *about(
+            "what makes the batch",
+            key("train_batch_size", ours="batch.global", value="whole", effect=reads(_FACTOR)),
+            key("train_micro_batch_size_per_gpu", ours="batch.max_micro", value="whole", effect=reads(_FACTOR)),
+            key("gradient_accumulation_steps", value="whole", effect=reads(_FACTOR)),
+        ),
+        *about(
+            "the rest",
+            key("gradient_clipping", ours="train.clip_norm", value="norm", default=0.0),
+            key("zero_optimization", why="planner shards by FSDP2"),
+            keys("bf16 fp16", why="your loop decides the precision"),
+            key("optimizer", why="your loop has its own optimizer"),
+            key("scheduler", why="your loop has its own schedule"),
+            key("steps_per_print", why="planner records and tracks every step"),
+            key("wall_clock_breakdown", why="the ledger records every step's time"),
+            keys("wandb tensorboard", ours="tracking"),
+            key("csv_monitor"),
+            key("comet"),
+        ),
+    )
+)

@@ -1,0 +1,1 @@
+"""HALOs (ContextualAI/HALOs) and its branch legacy: their keys, and what they do with a batch."""
