@@ -140,7 +140,7 @@ def test_data_sets_in_its_syntax():
 @pytest.mark.parametrize(
     ("keys", "text"),
     [
-        ({"deepspeed_autotp_size": 2}, "deepspeed_autotp_size: found 2. Those GPUs share"),
+        ({"deepspeed_autotp_size": 2}, "deepspeed_autotp_size: found 2 (a whole number). Those GPUs share"),
         ({"use_ray": True}, "use_ray: found true"),
         ({"train_batch": 2}, "train_batch: ms-swift does not know this key"),
         ({"rlhf_type": "dop"}, "rlhf_type: found"),
