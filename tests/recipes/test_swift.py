@@ -115,7 +115,14 @@ def test_what_planner_has_not_is_named_and_its_batch_is_known(keys, why, unit):
 
 
 def test_every_key_is_told():
-    keys = {**SFT, "deepspeed": "zero3", "lazy_tokenize": True, "freeze_vit": True, "save_steps": 50, "system": "Be kind."}
+    keys = {
+        **SFT,
+        "deepspeed": "zero3",
+        "lazy_tokenize": True,
+        "freeze_vit": True,
+        "save_steps": 50,
+        "system": "Be kind.",
+    }
     report = read(keys).draft
     assert {"deepspeed", "lazy_tokenize", "freeze_vit", "save_steps", "system"} <= {each.key for each in report.dropped}
     assert any("write it into the rows" in each.text for each in report.to_do)
@@ -168,7 +175,14 @@ def test_megatron_is_another_system():
 
 def test_a_recipe_of_llamafactory_with_its_keys_stays_one():
     """lora_rank, dataset and template are keys of both."""
-    theirs = {"model_name_or_path": "m", "stage": "sft", "do_train": True, "dataset": "d", "template": "t", "lora_rank": 8}
+    theirs = {
+        "model_name_or_path": "m",
+        "stage": "sft",
+        "do_train": True,
+        "dataset": "d",
+        "template": "t",
+        "lora_rank": 8,
+    }
     assert read(theirs, options=CHECK).system == "llamafactory"
     assert read({"model": "m", "dataset": "d", "template": "t", "lora_rank": 8, "tuner_type": "lora", "attn_impl": "sdpa"},
                 options=CHECK).system == "swift"  # fmt: skip
@@ -261,7 +275,9 @@ def test_grpo_counts_completions_and_refuses_counts_that_cut_a_group():
 
 
 def test_a_batch_of_one_is_refused_for_kto():
-    facts = read_recipe(f"NPROC_PER_NODE=2 swift rlhf --rlhf_type kto {M} --gradient_accumulation_steps 1", (), ONE).foreign
+    facts = read_recipe(
+        f"NPROC_PER_NODE=2 swift rlhf --rlhf_type kto {M} --gradient_accumulation_steps 1", (), ONE
+    ).foreign
     assert [facts.outcome(count).batch for count in (1, 2, 3)] == [None, 2, 3]
 
 

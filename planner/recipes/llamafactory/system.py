@@ -6,11 +6,10 @@ from dataclasses import replace
 from planner.recipes.command import Command
 from planner.recipes.config_reader import beside, mapping_of, recipe_error, text_of
 from planner.recipes.drafting import RecipeOptions
-from planner.recipes.engine import has_marks, refuse_unknown, rename
-from planner.recipes.entries import Entry, KeyReader, flat
+from planner.recipes.engine import has_marks
+from planner.recipes.entries import KeyReader
 from planner.recipes.llamafactory.behaviour import DIALECT, prepare, refuse, trained_by
 from planner.recipes.llamafactory.keys import RULES, VERSIONS
-from planner.recipes.overrides import overrides
 from planner.recipes.recipe import Recipe
 from planner.recipes.source import YAML, RecipeSource
 from planner.recipes.system import System
@@ -18,8 +17,8 @@ from planner.recipes.trackers import variables_of
 from planner.recipes.trainer.accelerate import LaunchSettings, read_launch
 from planner.recipes.trainer.batching import Limit, TrainerFacts
 from planner.recipes.trainer.launcher import is_alone, is_launched, launch_of
-from planner.recipes.trainer.recipe import leave_unresolved, read_truths, recipe_of
-from planner.recipes.trainer.sizes import expand
+from planner.recipes.trainer.reading import opened
+from planner.recipes.trainer.recipe import recipe_of
 
 CLI = ("llamafactory-cli train", "lmf train")
 _TRUE = ("true", "y", "1")
@@ -51,18 +50,10 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
         if _is_set(environment, name):
             raise recipe_error(found.source, f"{name}: found {other}, whose keys planner does not read. Remove it")
     tree, config, arguments = _file_of(found)
-    entries: dict[str, Entry] = flat(tree, config or found.source)
-    others = overrides(arguments, entries)
-    keys = KeyReader(
-        source=config or found.source, entries=entries, fix="{}=VALUE", is_for_job=options.is_for_job, rules=RULES,
-        versions=VERSIONS,
+    keys = opened(
+        config or found.source, tree, arguments, options,
+        rules=RULES, versions=VERSIONS, dialect=DIALECT, fix="{}=VALUE",
     )  # fmt: skip
-    keys.mistakes += [f"{each}: not key=value. Write it in this form" for each in others]
-    refuse_unknown(keys, DIALECT.title)
-    rename(keys)
-    leave_unresolved(keys, DIALECT)
-    expand(keys)
-    read_truths(keys)
     prepare(keys)
     refuse(keys)
     trained = trained_by(keys)

@@ -18,6 +18,7 @@ from planner.recipes.trainer.batching import Limit, TrainerFacts
 from planner.recipes.trainer.dialect import Dialect, NamedSets, Trained
 from planner.recipes.trainer.job import set_lora
 from planner.recipes.trainer.keys import MICRO, STEPS
+from planner.recipes.trainer.preferences import set_preferences
 
 _NEVER = 1 << 40
 _WHOSE = "ms-swift's defaults"
@@ -59,10 +60,6 @@ class SwiftFacts(TrainerFacts):
         """The global batch at a count. GRPO accumulates as many times longer as GPUs share a row."""
         steps = steps_by_default(self.micro, gpus) if self.derives_steps else self.accumulation
         return self.micro * steps * (gpus if self.method == "grpo" else gpus // self.sequence)
-
-    def takes(self, gpus: int, micro: int, accumulation: int) -> bool:
-        """Whether it would train the same batch with another split."""
-        return TrainerFacts.takes(replace(self, derives_steps=False), gpus, micro, accumulation)
 
     def outcome(self, gpus: int) -> BatchOutcome:
         """What ms-swift does at a count."""
@@ -270,21 +267,7 @@ def _sources(draft: Draft, keys: KeyReader, key: str) -> list[DatasetSource]:
 
 
 def _set_objective(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> None:
-    made: dict[str, Any] = {"kind": facts.loss}
-    if facts.loss != "sft":
-        made["beta"] = keys.read("beta")
-    if facts.loss == "dpo" and (smoothing := keys.read("label_smoothing")):
-        made["label_smoothing"] = smoothing
-    if facts.loss == "ipo":
-        made["log_probs"] = "mean"
-    if facts.loss == "simpo":
-        made["gamma_beta_ratio"] = keys.read("simpo_gamma") / (made["beta"] or 1.0)
-    if facts.loss == "kto":
-        made |= {name: keys.read(name) for name in ("desirable_weight", "undesirable_weight")}
-    if keys.has("ref_model"):
-        made["reference_model"] = keys.text("ref_model")
-    shown = ", ".join(f"{name} {its}" for name, its in made.items())
-    draft.derive("objective", made, f"objective {shown}", "loss_type", "simpo_gamma", "ref_model", "cpo_alpha")
+    set_preferences(draft, keys, facts, "ms-swift", "loss_type", "cpo_alpha")
 
 
 def _note_loss(draft: Draft, keys: KeyReader) -> None:

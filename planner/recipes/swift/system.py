@@ -6,9 +6,8 @@ from dataclasses import replace
 from planner.recipes.command import Command
 from planner.recipes.config_reader import beside, mapping_of, text_of
 from planner.recipes.drafting import RecipeOptions
-from planner.recipes.engine import has_marks, refuse_unknown, rename
-from planner.recipes.entries import KeyReader, flat
-from planner.recipes.overrides import overrides
+from planner.recipes.engine import has_marks
+from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Recipe
 from planner.recipes.source import YAML, RecipeSource
 from planner.recipes.swift.behaviour import DIALECT, SwiftFacts, prepare, trained_by
@@ -17,8 +16,8 @@ from planner.recipes.system import System
 from planner.recipes.trackers import variables_of
 from planner.recipes.trainer.accelerate import LaunchSettings, read_launch
 from planner.recipes.trainer.launcher import is_alone, launch_of
-from planner.recipes.trainer.recipe import leave_unresolved, read_truths, recipe_of
-from planner.recipes.trainer.sizes import expand
+from planner.recipes.trainer.reading import opened
+from planner.recipes.trainer.recipe import recipe_of
 
 _ONE = LaunchSettings(num_processes=1, source="a command without NPROC_PER_NODE")
 _MOST_DIGITS = 5
@@ -47,25 +46,17 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
         config = arguments.pop(at)
         tree = mapping_of(text_of(beside(found.source, config)), config)
         arguments[:at] = []
-    entries = flat(tree, config or found.source)
     set_by_file = tree.get("ENV") if isinstance(tree.get("ENV"), dict) else {}
     environment = {str(name): str(its) for name, its in (set_by_file or {}).items()}
     environment |= {**(command.environment if command else {}), **options.env}
-    others = overrides(arguments, entries)
-    keys = KeyReader(
-        source=config or found.source, entries=entries, fix="--{} VALUE", is_for_job=options.is_for_job, rules=RULES,
-        versions=VERSIONS,
+    keys = opened(
+        config or found.source, tree, arguments, options,
+        rules=RULES, versions=VERSIONS, dialect=DIALECT, fix="--{} VALUE",
     )  # fmt: skip
-    keys.mistakes += [f"{each}: not --key value. Write it in this form" for each in others]
-    refuse_unknown(keys, DIALECT.title)
-    rename(keys)
-    leave_unresolved(keys, DIALECT)
     options = replace(options, env=environment)
     launch = _launch(found, command, options, keys)
     count = options.gpus or (launch.num_processes if launch else None) or 1
-    read_truths(keys)
     prepare(keys, count)
-    expand(keys)
     name = command.script.removeprefix("swift ").removesuffix(".py") if command else ""
     trained = trained_by(keys, name if name in {"sft", "pt", "rlhf"} else "")
     recipe = recipe_of(keys, options, trained, DIALECT, launch)
