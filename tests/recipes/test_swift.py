@@ -184,8 +184,13 @@ def test_a_recipe_of_llamafactory_with_its_keys_stays_one():
         "lora_rank": 8,
     }
     assert read(theirs, options=CHECK).system == "llamafactory"
-    assert read({"model": "m", "dataset": "d", "template": "t", "lora_rank": 8, "tuner_type": "lora", "attn_impl": "sdpa"},
-                options=CHECK).system == "swift"  # fmt: skip
+    assert (
+        read(
+            {"model": "m", "dataset": "d", "template": "t", "lora_rank": 8, "tuner_type": "lora", "attn_impl": "sdpa"},
+            options=CHECK,
+        ).system
+        == "swift"
+    )
 
 
 # -- the batch
@@ -194,52 +199,168 @@ M = "--model m --dataset d.jsonl"
 ONE = RecipeOptions(is_for_job=False, needs_micro=False)
 # (a command with the sizes of an example of ms-swift's, its processes, m, A or None, GPUs of a row, how it fails or "")
 COMMANDS = {
-    "full/train": (f"CUDA_VISIBLE_DEVICES=0 swift sft {M} --train_type full --per_device_train_batch_size 1 "
-                   "--gradient_accumulation_steps 16", 1, 1, 16, 1, ""),
-    "multi-gpu/ddp": (f"nproc_per_node=2\nNPROC_PER_NODE=$nproc_per_node swift sft {M} --per_device_train_batch_size 1 "
-                      "--gradient_accumulation_steps $(expr 16 / $nproc_per_node)", 2, 1, 8, 1, ""),
-    "multi-gpu/ddp_device_map": (f"CUDA_VISIBLE_DEVICES=0,1,2,3 NPROC_PER_NODE=2 swift sft {M} "
-                                 "--per_device_train_batch_size 1 --gradient_accumulation_steps 8", 2, 1, 8, 1, ""),
-    "multi-gpu/device_map": (f"CUDA_VISIBLE_DEVICES=0,1 MAX_PIXELS=1003520 swift sft {M} --per_device_train_batch_size "
-                             "1 --gradient_accumulation_steps 16", 1, 1, 16, 1, ""),
-    "multi-gpu/deepspeed/zero3": (f"NPROC_PER_NODE=2 swift sft {M} --gradient_accumulation_steps 8 --deepspeed zero3",
-                                  2, 1, 8, 1, ""),
-    "multi-gpu/fsdp2_lora": (f"accelerate launch --num_processes 2 swift/cli/sft.py {M} --train_type lora "
-                             "--gradient_accumulation_steps 8", 2, 1, 8, 1, ""),
-    "multi-node/torchrun": (f"torchrun --nproc_per_node=4 --nnodes=2 swift/cli/sft.py {M} --train_type lora "
-                            "--gradient_accumulation_steps 16", 8, 1, 16, 1, ""),
-    "multi-node/swift": (f"NNODES=2 NODE_RANK=0 NPROC_PER_NODE=4 swift sft {M} --gradient_accumulation_steps 4",
-                         8, 1, 4, 1, ""),
-    "base_to_chat/full": (f"NPROC_PER_NODE=2 swift sft {M} d#500 --per_device_train_batch_size 1 "
-                          "--gradient_accumulation_steps 8 --deepspeed zero2", 2, 1, 8, 1, ""),
+    "full/train": (
+        (
+            f"CUDA_VISIBLE_DEVICES=0 swift sft {M} --train_type full --per_device_train_batch_size 1 "
+            "--gradient_accumulation_steps 16"
+        ),
+        1,
+        1,
+        16,
+        1,
+        "",
+    ),
+    "multi-gpu/ddp": (
+        (
+            f"nproc_per_node=2\nNPROC_PER_NODE=$nproc_per_node swift sft {M} --per_device_train_batch_size 1 "
+            "--gradient_accumulation_steps $(expr 16 / $nproc_per_node)"
+        ),
+        2,
+        1,
+        8,
+        1,
+        "",
+    ),
+    "multi-gpu/ddp_device_map": (
+        (
+            f"CUDA_VISIBLE_DEVICES=0,1,2,3 NPROC_PER_NODE=2 swift sft {M} "
+            "--per_device_train_batch_size 1 --gradient_accumulation_steps 8"
+        ),
+        2,
+        1,
+        8,
+        1,
+        "",
+    ),
+    "multi-gpu/device_map": (
+        (
+            f"CUDA_VISIBLE_DEVICES=0,1 MAX_PIXELS=1003520 swift sft {M} --per_device_train_batch_size "
+            "1 --gradient_accumulation_steps 16"
+        ),
+        1,
+        1,
+        16,
+        1,
+        "",
+    ),
+    "multi-gpu/deepspeed/zero3": (
+        f"NPROC_PER_NODE=2 swift sft {M} --gradient_accumulation_steps 8 --deepspeed zero3",
+        2,
+        1,
+        8,
+        1,
+        "",
+    ),
+    "multi-gpu/fsdp2_lora": (
+        (f"accelerate launch --num_processes 2 swift/cli/sft.py {M} --train_type lora --gradient_accumulation_steps 8"),
+        2,
+        1,
+        8,
+        1,
+        "",
+    ),
+    "multi-node/torchrun": (
+        (
+            f"torchrun --nproc_per_node=4 --nnodes=2 swift/cli/sft.py {M} --train_type lora "
+            "--gradient_accumulation_steps 16"
+        ),
+        8,
+        1,
+        16,
+        1,
+        "",
+    ),
+    "multi-node/swift": (
+        f"NNODES=2 NODE_RANK=0 NPROC_PER_NODE=4 swift sft {M} --gradient_accumulation_steps 4",
+        8,
+        1,
+        4,
+        1,
+        "",
+    ),
+    "base_to_chat/full": (
+        (
+            f"NPROC_PER_NODE=2 swift sft {M} d#500 --per_device_train_batch_size 1 "
+            "--gradient_accumulation_steps 8 --deepspeed zero2"
+        ),
+        2,
+        1,
+        8,
+        1,
+        "",
+    ),
     "qlora/bnb": (f"swift sft {M} --quant_method bnb --quant_bits 4 --gradient_accumulation_steps 16", 1, 1, 16, 1, ""),
-    "pretrain": (f"NPROC_PER_NODE=4 swift pt {M} --streaming true --packing true --attn_impl flash_attn "
-                 "--gradient_accumulation_steps 16 --max_steps 10000", 4, 1, 16, 1, ""),
+    "pretrain": (
+        (
+            f"NPROC_PER_NODE=4 swift pt {M} --streaming true --packing true --attn_impl flash_attn "
+            "--gradient_accumulation_steps 16 --max_steps 10000"
+        ),
+        4,
+        1,
+        16,
+        1,
+        "",
+    ),
     "packing without flash": (f"NPROC_PER_NODE=4 swift sft {M} --packing true", 4, 1, None, 1, "ValueError"),
-    "rlhf/dpo/full": (f"NPROC_PER_NODE=4 swift rlhf --rlhf_type dpo {M} --per_device_train_batch_size 4 "
-                      "--gradient_accumulation_steps 1 --deepspeed zero3 --attn_impl flash_attn --padding_free true "
-                      "--rpo_alpha 0.1", 4, 4, 1, 1, ""),
+    "rlhf/dpo/full": (
+        (
+            f"NPROC_PER_NODE=4 swift rlhf --rlhf_type dpo {M} --per_device_train_batch_size 4 "
+            "--gradient_accumulation_steps 1 --deepspeed zero3 --attn_impl flash_attn --padding_free true "
+            "--rpo_alpha 0.1"
+        ),
+        4,
+        4,
+        1,
+        1,
+        "",
+    ),
     "rlhf/orpo": (f"NPROC_PER_NODE=2 swift rlhf --rlhf_type orpo {M} --gradient_accumulation_steps 8", 2, 1, 8, 1, ""),
     "rlhf/rm": (f"NPROC_PER_NODE=2 swift rlhf --rlhf_type rm {M} --gradient_accumulation_steps 8", 2, 1, 8, 1, ""),
     "rlhf/kto": (f"NPROC_PER_NODE=2 swift rlhf --rlhf_type kto {M} --gradient_accumulation_steps 8", 2, 1, 8, 1, ""),
-    "rlhf/ppo/full": (f"NPROC_PER_NODE=8 swift rlhf --rlhf_type ppo {M} --per_device_train_batch_size 1 "
-                      "--gradient_accumulation_steps 2 --deepspeed zero3", 8, 1, 2, 1, ""),
-    "sequence_parallel": (f"NPROC_PER_NODE=8 swift sft {M} --per_device_train_batch_size 4 --attn_impl flash_attn "
-                          "--gradient_accumulation_steps 8 --sequence_parallel_size 8 --padding_free true",
-                          8, 4, 8, 8, ""),
-    "sequence_parallel_dpo": (f"NPROC_PER_NODE=4 swift rlhf --rlhf_type dpo {M} --gradient_accumulation_steps 8 "
-                              "--sequence_parallel_size 4 --deepspeed zero3", 4, 1, 8, 4, ""),
+    "rlhf/ppo/full": (
+        (
+            f"NPROC_PER_NODE=8 swift rlhf --rlhf_type ppo {M} --per_device_train_batch_size 1 "
+            "--gradient_accumulation_steps 2 --deepspeed zero3"
+        ),
+        8,
+        1,
+        2,
+        1,
+        "",
+    ),
+    "sequence_parallel": (
+        (
+            f"NPROC_PER_NODE=8 swift sft {M} --per_device_train_batch_size 4 --attn_impl flash_attn "
+            "--gradient_accumulation_steps 8 --sequence_parallel_size 8 --padding_free true"
+        ),
+        8,
+        4,
+        8,
+        8,
+        "",
+    ),
+    "sequence_parallel_dpo": (
+        (
+            f"NPROC_PER_NODE=4 swift rlhf --rlhf_type dpo {M} --gradient_accumulation_steps 8 "
+            "--sequence_parallel_size 4 --deepspeed zero3"
+        ),
+        4,
+        1,
+        8,
+        4,
+        "",
+    ),
     "sequence_parallel 2": (f"NPROC_PER_NODE=8 swift sft {M} --sequence_parallel_size 2", 8, 1, None, 2, ""),
     "no accumulation": (f"NPROC_PER_NODE=8 swift sft {M} --per_device_train_batch_size 3", 8, 3, None, 1, ""),
     "nothing": (f"swift sft {M}", 1, 1, None, 1, ""),
-}  # fmt: skip
+}
 
 
 def expected(micro, steps, row, fails, processes):
     """The batch as ms-swift 4.6.0 makes it, None if it does not start.
 
-    trainers/arguments.py: A by default. trainers/mixin.py: each process takes m rows, and with sequence parallelism each
-    group of `row` processes (SequenceParallelSampler over the mesh's data dimension).
+    trainers/arguments.py: A by default. trainers/mixin.py: each process takes m rows, and with sequence parallelism
+    each group of `row` processes (SequenceParallelSampler over the mesh's data dimension).
     """
     if fails or processes % row:
         return None
@@ -287,6 +408,21 @@ def test_a_command_takes_its_file(config):
     Path("c.yaml").write_text(json.dumps({**SFT, "ENV": {"NPROC_PER_NODE": 4}}))
     recipe = read_recipe(f"{config} --per_device_train_batch_size 3", (), RecipeOptions())
     assert (recipe.gpus, recipe.global_batch, recipe.config) == (4, 3 * 4 * 4, "c.yaml")
+
+
+def test_a_file_of_rows_is_no_configuration():
+    Path("rows.json").write_text("[]")
+    assert read_recipe("swift sft --dataset rows.json --model m", (), ONE).global_batch == 16
+
+
+def test_another_split_of_its_batch():
+    """Other systems take it from there (--to), with an A of their own and without GPUs that share a row."""
+    derived = read_recipe(f"swift sft {M}", (), ONE).foreign
+    assert derived.takes(4, 2, 2)
+    assert not derived.takes(4, 1, 1)
+    shared = read_recipe(f"NPROC_PER_NODE=8 swift sft {M} --sequence_parallel_size 8", (), ONE)
+    assert shared.global_batch == 2
+    assert shared.foreign.takes(2, 1, 1)
 
 
 def test_a_variable_without_a_value_is_asked_for():

@@ -61,6 +61,10 @@ class SwiftFacts(TrainerFacts):
         steps = steps_by_default(self.micro, gpus) if self.derives_steps else self.accumulation
         return self.micro * steps * (gpus if self.method == "grpo" else gpus // self.sequence)
 
+    def takes(self, gpus: int, micro: int, accumulation: int) -> bool:
+        """Whether it would train the same batch with another split."""
+        return TrainerFacts.takes(replace(self, derives_steps=False, sequence=1), gpus, micro, accumulation)
+
     def outcome(self, gpus: int) -> BatchOutcome:
         """What ms-swift does at a count."""
         if gpus % self.sequence:
@@ -99,12 +103,8 @@ def _default(value: Any) -> Entry:
     return Entry(value=value, where=_WHOSE, is_default=True)
 
 
-def prepare(keys: KeyReader, processes: int) -> bool:
-    """Gives values the form that the Trainer's layer reads, and adds ms-swift's defaults that are computed.
-
-    Returns:
-        Whether ms-swift chooses gradient_accumulation_steps.
-    """
+def prepare(keys: KeyReader, processes: int) -> None:
+    """Gives values the form that the Trainer's layer reads, and adds ms-swift's defaults that are computed."""
     entries = dict(keys.entries)
     made: dict[str, Any] = {
         "weight_decay": 0.1, "adam_beta2": 0.95, "gradient_checkpointing": True, "eval_strategy": "no",
@@ -113,8 +113,7 @@ def prepare(keys: KeyReader, processes: int) -> bool:
     if keys.value("split_dataset_ratio") or keys.value("val_dataset"):
         made["eval_strategy"] = keys.value("save_strategy", "steps")
         made["eval_steps"] = keys.value("save_steps", 500)
-    derives = not keys.has(STEPS) and keys.value("rlhf_type") != "grpo"
-    if derives:
+    if not keys.has(STEPS) and keys.value("rlhf_type") != "grpo":
         made[STEPS] = steps_by_default(keys.read(MICRO), processes)
         entries.pop(STEPS, None)
     if keys.value("deepspeed") in _PRESETS:
@@ -131,7 +130,6 @@ def prepare(keys: KeyReader, processes: int) -> bool:
     if scale and isinstance(scale.value, str):
         entries["loss_scale"] = replace(scale, value=scale.value.replace("+ignore_empty_think", ""))
     keys.entries = {**{name: _default(value) for name, value in made.items()}, **entries}
-    return derives
 
 
 def trained_by(keys: KeyReader, command: str) -> Trained:

@@ -54,10 +54,10 @@ _OWN = Rules(
         keys("torch_dtype lora_dtype", why=_FP32),
         key("max_length", ours="model.context", value="whole", least=2, unset="job"),
         key("template", ours="model.chat_template"),
-        key("lora_rank", into="lora_r", ours="model.lora.rank", value="whole", default=8, unset="job"),
+        key("lora_rank", into="lora_r", ours="model.lora.rank", value="whole", default=8, unset="job", mark=True),
         key("lora_alpha", ours="model.lora.alpha", value="number", default=32.0, unset="job"),
         key("lora_dropout", ours="model.lora.dropout", value="number", default=0.05, unset="job"),
-        key("target_modules", into="lora_target_modules", ours="model.lora.targets", default="all-linear"),
+        key("target_modules", into="lora_target_modules", ours="model.lora.targets", default="all-linear", mark=True),
         key("modules_to_save", into="lora_modules_to_save"),
         key("target_parameters", into="lora_target_parameters"),
         keys("use_rslora use_dora", value="truth"),
@@ -79,7 +79,7 @@ _OWN = Rules(
     )
     + about(
         "the data",
-        key("dataset", ours="data.path", unset="job"),
+        key("dataset", ours="data.path", unset="job", mark=True),
         key("val_dataset", ours="eval.data"),
         key("split_dataset_ratio", ours="eval.samples", default=0.0, mark=True),
         key("padding_free", ours="batch.max_tokens", value="truth"),
@@ -87,7 +87,8 @@ _OWN = Rules(
         keys("packing_strategy dataset_num_proc download_mode", why=_ONCE),
         keys("streaming shuffle_buffer_size", why="planner reads all rows of a set before the first step"),
         keys("model_author model_name", mark=True, why="they fill in rows of self-cognition"),
-        keys("use_hf hub_token", why="planner loads from Hugging Face. Set HF_TOKEN where the workers start"),
+        keys("use_hf", mark=True, why="planner loads from Hugging Face"),
+        keys("hub_token", why="set HF_TOKEN where the workers start"),
         keys("enable_thinking preserve_thinking add_non_thinking_prefix", why="the model's chat template decides"),
         keys("""
         cached_dataset cached_val_dataset dataset_shuffle val_dataset_shuffle train_dataloader_shuffle columns strict
@@ -105,7 +106,6 @@ _OWN = Rules(
         key("warmup_ratio", ours="train.schedule.warmup", value="number", default=0.0),
         key("bf16", ours="train.precision", value="truth", default=True, note="ms-swift takes the model's type"),
         key("swanlab_*", why=TRACKING),
-        key("config", is_old=True, why="its keys are read"),
         key("ENV", why="an environment variable: set it where the workers start"),
         keys("add_version create_checkpoint_symlink", why="checkpoint.path is the folder of the run"),
         keys("""

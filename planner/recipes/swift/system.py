@@ -37,17 +37,12 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     Raises:
         RecipeError: a file, key or value is wrong or missing.
     """
-    command, arguments, config = found.command, list(found.arguments), ""
-    tree = dict(found.tree)
-    if (
-        command
-        and (at := next((at for at in (0, 1) if arguments[at : at + 1] and arguments[at].endswith(YAML)), -1)) >= 0
-    ):
-        config = arguments.pop(at)
+    command, tree = found.command, dict(found.tree)
+    config, arguments = _file_of(list(found.arguments)) if command else ("", list(found.arguments))
+    if config:
         tree = mapping_of(text_of(beside(found.source, config)), config)
-        arguments[:at] = []
-    set_by_file = tree.get("ENV") if isinstance(tree.get("ENV"), dict) else {}
-    environment = {str(name): str(its) for name, its in (set_by_file or {}).items()}
+    by_file = tree["ENV"] if isinstance(tree.get("ENV"), dict) else {}
+    environment = {str(name): str(its) for name, its in by_file.items()}
     environment |= {**(command.environment if command else {}), **options.env}
     keys = opened(
         config or found.source, tree, arguments, options,
@@ -55,8 +50,7 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     )  # fmt: skip
     options = replace(options, env=environment)
     launch = _launch(found, command, options, keys)
-    count = options.gpus or (launch.num_processes if launch else None) or 1
-    prepare(keys, count)
+    prepare(keys, options.gpus or (launch.num_processes if launch else None) or 1)
     name = command.script.removeprefix("swift ").removesuffix(".py") if command else ""
     trained = trained_by(keys, name if name in {"sft", "pt", "rlhf"} else "")
     recipe = recipe_of(keys, options, trained, DIALECT, launch)
@@ -70,6 +64,14 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
         config=config,
         environment=variables_of(options.env),
     )
+
+
+def _file_of(arguments: list[str]) -> tuple[str, list[str]]:
+    """The file that a command names, empty if none, and its other arguments. ms-swift 3 has `--config FILE`, too."""
+    if arguments and arguments[0].endswith(YAML):
+        return arguments[0], arguments[1:]
+    at = arguments.index("--config") if "--config" in arguments[:-1] else -1
+    return ("", arguments) if at < 0 else (arguments[at + 1], arguments[:at] + arguments[at + 2 :])
 
 
 def _launch(
