@@ -115,16 +115,10 @@ def test_what_planner_has_not_is_named_and_its_batch_is_known(keys, why, unit):
 
 
 def test_every_key_is_told():
-    keys = {
-        **SFT,
-        "deepspeed": "zero3",
-        "lazy_tokenize": True,
-        "freeze_vit": True,
-        "save_steps": 50,
-        "system": "Be kind.",
-    }
-    report = read(keys).draft
-    assert {"deepspeed", "lazy_tokenize", "freeze_vit", "save_steps", "system"} <= {each.key for each in report.dropped}
+    keys = {"deepspeed": "zero3", "lazy_tokenize": True, "freeze_vit": True, "save_steps": 50, "system": "Be kind."}
+    keys |= {"padding_free": True, "sequence_parallel_size": 2}
+    report = read({**SFT, **keys}).draft
+    assert set(keys) <= {each.key for each in report.dropped}
     assert any("write it into the rows" in each.text for each in report.to_do)
 
 
@@ -165,7 +159,8 @@ def test_older_names_are_read_and_said():
     keys = {name: its for name, its in SFT.items() if name != "tuner_type"}
     recipe = read({**keys, "train_type": "full"})
     assert recipe.draft.job["train"]["optimizer"]["lr"] == 1e-5
-    assert any(trap.name == "does not load" for trap in recipe.traps(CheckOptions(counts=[8])))
+    traps = {trap.name: trap.text for trap in recipe.traps(CheckOptions(counts=[8]))}
+    assert traps["does not load"] == "ms-swift 4 refuses train_type. The recipe needs ms-swift 3."
 
 
 def test_megatron_is_another_system():

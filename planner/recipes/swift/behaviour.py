@@ -98,6 +98,11 @@ class SwiftFacts(TrainerFacts):
             made.append(Trap(name="rows left out", text=text))
         return made
 
+    def _versions(self, options: CheckOptions) -> Trap | None:
+        del options
+        text = f"ms-swift 4 refuses {', '.join(self.old_keys)}. The recipe needs ms-swift 3."
+        return Trap(name="does not load", text=text) if self.old_keys else None
+
 
 def _default(value: Any) -> Entry:
     return Entry(value=value, where=_WHOSE, is_default=True)
@@ -274,6 +279,8 @@ def _note_loss(draft: Draft, keys: KeyReader) -> None:
 
 
 def _set_padding(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> None:
+    if keys.value("padding_free") is True:
+        draft.drop("padding_free", "planner pads micro-batches. batch.max_tokens of a job avoids that")
     pads = not (facts.packs or keys.value("padding_free") is True)
     note_padding(draft, "each micro-batch is padded to its longest row, by ms-swift and by planner" if pads else "")
 
