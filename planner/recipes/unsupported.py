@@ -206,12 +206,7 @@ UNSUPPORTED = (
         "device_eval_batch_size eval_loader",
         r"^\s*composer\s",
     ),
-    _system(
-        "ms-swift",
-        "tuner_type train_type tuner_backend split_dataset_ratio rlhf_type target_modules system attn_impl freeze_vit "
-        "freeze_aligner lazy_tokenize max_pixels loss_scale custom_register_path load_args",
-        r"(?:^|\s)(?:megatron|swift)\s+(?:sft|rlhf|pt)\b",
-    ),
+    _system("ms-swift with Megatron", program=r"(?:^|\s)megatron\s+(?:sft|rlhf|pt)\b"),
     _system(
         "Medusa, or Liger Kernel's example of it",
         "medusa_num_heads medusa_num_layers medusa_return medusa_only_heads medusa_heads_coefficient "

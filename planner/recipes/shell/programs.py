@@ -13,7 +13,7 @@ _SCRIPT = re.compile(
 )
 _MODULE = re.compile(r"trl\.scripts\.(sft|dpo|orpo|kto|grpo)")
 # Programs that train with one of their commands.
-_TRAINERS = {"llamafactory-cli": ("train",), "lmf": ("train",), "axolotl": ("train",)}
+_TRAINERS = {"llamafactory-cli": ("train",), "lmf": ("train",), "axolotl": ("train",), "swift": ("sft", "pt", "rlhf")}
 # torchtune's recipes that do not train, and options of torchrun without a value.
 _TUNE_OTHERS = re.compile(r"(?:dev/)?(?:generate\w*|eleuther_eval|quantize)")
 _FLAGS = ("--standalone", "--no-python", "--no_python", "--run-path", "--run_path", "-m", "--module")
@@ -61,7 +61,7 @@ def module_named(word: str) -> str:
 def trainer_named(words: Sequence[str], at: int) -> str:
     """The program and its command, `llamafactory-cli train`, if the word at this index is the command. Else empty."""
     name = _base(words[at - 1]) if at else ""
-    if (words[at],) == _TRAINERS.get(name):
+    if words[at] in _TRAINERS.get(name, ()):
         return f"{name} {words[at]}"
     runs = [index for index in range(1, at) if words[index] == "run" and _base(words[index - 1]) == "tune"]
     return "tune run" if runs and recipe_of_tune(words, runs[0]) == at else ""
@@ -91,7 +91,7 @@ def script_at(words: Sequence[str]) -> int | None:
     elif name == "trl":
         script = _of_trl(words, at + 1)
     elif name in _TRAINERS:
-        script = at + 1 if tuple(words[at + 1 : at + 2]) == _TRAINERS[name] else None
+        script = at + 1 if words[at + 1 : at + 2] and words[at + 1] in _TRAINERS[name] else None
     elif name == "tune":
         script = recipe_of_tune(words, at + 1)
     elif _PYTHON.fullmatch(name):
