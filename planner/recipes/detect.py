@@ -27,9 +27,8 @@ def system_of(found: RecipeSource) -> System:
     Raises:
         RecipeError: no system reads it. The message says what it looks like, and which packages failed.
     """
-    for system in systems.MARKED:
-        if system.claims(found):
-            return system
+    if marked := systems.marked(found):
+        return marked
     likeness = unsupported.known_by(found.program, found.keys)
     strange = likeness.text if likeness else trl_system.another_system(found)
     candidates: Sequence[System] = (job_system.SYSTEM,) if strange else (job_system.SYSTEM, *systems.READ)

@@ -36,7 +36,8 @@ def rename(keys: KeyReader) -> None:
         if entry.written_as or target == name:
             entries.setdefault(target, entry)
             continue
-        if target in entries and (other := entries[target].written_as):
+        own = target if target in keys.entries and (row := keys.rules.exact(target)) and not row.into else ""
+        if other := own or (entries[target].written_as if target in entries else ""):
             keys.wrong(f"{name} and {other}: both set the same value. Remove one")
         entries[target] = replace(entry, written_as=name)
     keys.entries = entries

@@ -104,8 +104,8 @@ class KeyReader:
     def shown(self, key: str) -> str:
         """The name of a key as the recipe has it, or would have it."""
         entry = self.entries.get(key)
-        if entry is not None and entry.written_as:
-            return entry.written_as
+        if entry is not None and (entry.written_as or not entry.is_default):
+            return entry.written_as or key
         row = self.rules.of_key(key)
         return row.name if row else key
 

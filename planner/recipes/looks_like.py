@@ -30,7 +30,7 @@ def looks_like(path: str) -> str:
 def _text(found: RecipeSource, path: str) -> str:
     if likeness := unsupported.known_by(found.program, found.keys):
         return systems.not_read(likeness.text)
-    system = next((system for system in systems.READ if system.claims(found)), None)
+    system = systems.marked(found) or next((system for system in systems.READ if system.claims(found)), None)
     if system is accelerate_system.SYSTEM:
         return (
             "found an accelerate file, which says how many processes start but not what they train. Write the job of "

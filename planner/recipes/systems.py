@@ -13,17 +13,28 @@ from planner.recipes.dpo import system as dpo
 from planner.recipes.halos import system as halos
 from planner.recipes.llamafactory import system as llamafactory
 from planner.recipes.recipe import Recipe, Rewrite
+from planner.recipes.source import RecipeSource
+from planner.recipes.swift import system as swift
 from planner.recipes.system import System
+from planner.recipes.torchtune import system as torchtune
 from planner.recipes.trainer import accelerate_system
 from planner.recipes.trainer import system as trainer
 from planner.recipes.trl import system as trl_system
 
 GROUP = "planner.recipes"
-MARKED = (axolotl.SYSTEM, llamafactory.SYSTEM)
+MARKED = (axolotl.SYSTEM, llamafactory.SYSTEM, swift.SYSTEM, torchtune.SYSTEM)
 """systems with keys or programs that no other has, which are asked before all others"""
 READ = (*MARKED, trl_system.SYSTEM, deepspeed.SYSTEM, accelerate_system.SYSTEM, dpo.SYSTEM, halos.SYSTEM)
 """systems whose recipes planner reads, in the order of detection"""
-WRITTEN = (dpo.SYSTEM, halos.SYSTEM, trl_system.SYSTEM, accelerate_system.SYSTEM, deepspeed.SYSTEM, torchtitan.SYSTEM)
+WRITTEN = (
+    dpo.SYSTEM,
+    halos.SYSTEM,
+    trl_system.SYSTEM,
+    accelerate_system.SYSTEM,
+    deepspeed.SYSTEM,
+    torchtitan.SYSTEM,
+    torchtune.SYSTEM,
+)
 """systems for which planner writes a batch, in the order of listings"""
 KNOWN = {system.name: system for system in (job_system.SYSTEM, *READ, *WRITTEN)}
 _MAKES = {"detect": object, "read": Recipe, "near_miss": str, "render": Rewrite, "render_command": object}
@@ -32,6 +43,12 @@ TARGETS = tuple(system.name for system in WRITTEN)
 _LISTED = tuple(system for system in READ if system.listed)
 PROGRAMS = ", ".join([*(program for system in _LISTED for program in system.programs), "..."])
 """programs that start a training, for refusals"""
+
+
+def marked(found: RecipeSource) -> System | None:
+    """The system of `MARKED` that claims a recipe, of several the one with most of its keys. None if none does."""
+    claiming = [system for system in MARKED if system.claims(found)]
+    return min(claiming, key=lambda system: sum(system.rules.row(name) is None for name in found.keys), default=None)
 
 
 def readable() -> str:

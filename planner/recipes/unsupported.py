@@ -162,12 +162,6 @@ UNSUPPORTED = (
         r"\btorchtitan\.(?:train|\w+)\b|\btorchtitan/train\.py\b|\brun_train\.sh\b",
     ),
     _system(
-        "torchtune",
-        "model._component_ tokenizer._component_ dataset._component_ optimizer._component_ checkpointer._component_ "
-        "loss._component_ max_steps_per_epoch metric_logger._component_",
-        r"\btune\s+run\b",
-    ),
-    _system(
         "FastChat, Stanford Alpaca or LLaVA",
         "data_path model_max_length lazy_preprocess vision_tower mm_projector_type mm_projector_lr tune_mm_mlp_adapter "
         "pretrain_mm_mlp_adapter mm_vision_select_layer mm_use_im_start_end eval_data_path",
@@ -212,12 +206,7 @@ UNSUPPORTED = (
         "device_eval_batch_size eval_loader",
         r"^\s*composer\s",
     ),
-    _system(
-        "ms-swift",
-        "tuner_type train_type tuner_backend split_dataset_ratio rlhf_type target_modules system attn_impl freeze_vit "
-        "freeze_aligner lazy_tokenize max_pixels loss_scale custom_register_path load_args",
-        r"(?:^|\s)(?:megatron|swift)\s+(?:sft|rlhf|pt)\b",
-    ),
+    _system("ms-swift with Megatron", program=r"(?:^|\s)megatron\s+(?:sft|rlhf|pt)\b"),
     _system(
         "Medusa, or Liger Kernel's example of it",
         "medusa_num_heads medusa_num_layers medusa_return medusa_only_heads medusa_heads_coefficient "

@@ -220,7 +220,8 @@ def test_every_written_key_is_told_of():
     dropped = {note.key: note.text for note in made.dropped}
     said = f"{dropped} {made.carried} {made.derived} {made.to_do}"
     # A note on data, model.lora or batch.global tells of these.
-    derived = {"datasets", "adapter", "lora_r", "lora_alpha", "micro_batch_size", "gradient_accumulation_steps"}
+    derived = {"datasets", "adapter", "lora_r", "lora_alpha", "lora_target_linear"}
+    derived |= {"micro_batch_size", "gradient_accumulation_steps"}
     assert {key for key in keys if key not in said and keys[key] is not None} == derived
     assert dropped["typo_of"].startswith("axolotl ignores it")
     assert "datasets" not in dropped

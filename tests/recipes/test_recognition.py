@@ -15,10 +15,6 @@ CHECK = RecipeOptions(is_for_job=False, needs_micro=False)
 FILES = {
     "verl": "data: {train_batch_size: 256}\nactor_rollout_ref: {actor: {ppo_mini_batch_size: 64}}\n",
     "Lightning": "seed_everything: 1\ntrainer: {max_epochs: 3, devices: 4}\ndata: {batch_size: 8}\nbatch_size: 8\n",
-    "torchtune": (
-        "model: {_component_: torchtune.models.llama3.llama3_8b}\nbatch_size: 2\ngradient_accumulation_steps: 8\n"
-        "optimizer: {_component_: torch.optim.AdamW}\n"
-    ),
     "LitGPT": "checkpoint_dir: c\nout_dir: o\ntrain: {global_batch_size: 16, micro_batch_size: 4}\n",
     "GPT-NeoX": '{"train_micro_batch_size_per_gpu": 4, "pipe_parallel_size": 1, "model_parallel_size": 2}',
     "LLM Foundry": "global_train_batch_size: 512\nmax_duration: 1ep\ndevice_train_microbatch_size: 4\n",
@@ -75,7 +71,6 @@ COMMANDS = [
     ("deepspeed train.py --deepspeed_config=ds.json --deepspeed_mpi", "DeepSpeedExamples"),
     ("deepspeed --module openrlhf.cli.train_dpo --micro_train_batch_size 1 --train_batch_size 128", "OpenRLHF"),
     ("python3 -m verl.trainer.main_ppo data.train_batch_size=1024 actor_rollout_ref.model.path=m", "verl"),
-    ("tune run --nproc_per_node 2 lora_finetune_distributed --config llama3/8B_lora", "torchtune"),
     ("torchrun -m torchtitan.train --job.config_file llama3_8b.toml", "torchtitan"),
     ("torchrun pretrain_gpt.py --micro-batch-size 4 --global-batch-size 512 --num-layers 24", "Megatron-LM"),
     ("litgpt finetune_lora m --data Alpaca --train.global_batch_size 16", "LitGPT"),

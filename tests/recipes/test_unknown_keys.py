@@ -48,7 +48,6 @@ OF_OTHERS = {
     "code_eval_test_batch_size hub_model_revision",
     "LLaMA-Factory's trainer v1": "model train_dataset dist_config kernel_config micro_batch_size cutoff_len",
     "LMFlow": f"{TRAINER} dataset_path disable_group_texts",
-    "ms-swift": f"{TRAINER} train_type freeze_vit attn_impl",
     "FastChat, Stanford Alpaca or LLaVA": f"{TRAINER} vision_tower mm_projector_type model_max_length",
     "an example of transformers": f"{TRAINER} train_file validation_file use_fast_tokenizer",
     "MLX LM": f"{TRAINER} iters val_batches grad_checkpoint",

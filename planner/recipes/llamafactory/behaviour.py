@@ -15,10 +15,10 @@ from planner.recipes.entries import Entry, KeyReader
 from planner.recipes.llamafactory.keys import MEDIA, OLD_NAMES, STAGES
 from planner.recipes.recipe import Draft, Trap
 from planner.recipes.row_sources import DatasetSource
-from planner.recipes.scalars import number
 from planner.recipes.trainer.batching import Limit, TrainerFacts
 from planner.recipes.trainer.dialect import Dialect, NamedSets, Trained
 from planner.recipes.trainer.job import set_lora
+from planner.recipes.trainer.preferences import set_preferences
 
 _WHOSE = "LLaMA-Factory's defaults"
 # pref_loss -> planner's objective.
@@ -346,25 +346,7 @@ def _source(name: str, info: Any, folder: str) -> DatasetSource:
 
 
 def _set_objective(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> None:
-    if facts.loss == "sft":
-        text = "objective sft: the mean over all tokens of the global batch"
-        text += "" if facts.varies else ", as in LLaMA-Factory"
-        draft.derive("objective", {"kind": "sft"}, text)
-        return
-    objective: dict[str, Any] = {"kind": facts.loss, "beta": keys.read("beta")}
-    if facts.loss == "dpo" and (smoothing := keys.read("label_smoothing")):
-        objective["label_smoothing"] = smoothing
-    if facts.loss == "ipo":
-        objective["log_probs"] = "mean"
-    if facts.loss == "simpo":
-        objective["gamma_beta_ratio"] = keys.read("simpo_gamma") / (objective["beta"] or 1.0)
-    if facts.loss == "kto":
-        objective |= {name: keys.read(name) for name in ("desirable_weight", "undesirable_weight")}
-    if keys.has("ref_model"):
-        objective["reference_model"] = keys.text("ref_model")
-    shown = ", ".join(f"{name} {number(its) if isinstance(its, float) else its}" for name, its in objective.items())
-    told = ("pref_loss", "simpo_gamma", "ref_model")
-    draft.derive("objective", objective, f"objective {shown}", *told)
+    set_preferences(draft, keys, facts, "LLaMA-Factory", "pref_loss")
 
 
 def _note_loss(draft: Draft, keys: KeyReader) -> None:

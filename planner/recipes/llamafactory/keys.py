@@ -218,7 +218,7 @@ _OWN = Rules(
         ),
         *about(
             "names of versions before 0.9, which 0.9.5 refuses",
-            key("dpo_beta", into="beta", ours="objective.beta", value="number", default=0.1, is_old=True, mark=True),
+            key("dpo_beta", into="beta", ours="objective.beta", value="number", default=0.1, is_old=True),
             key("dpo_loss", into="pref_loss", is_old=True, mark=True),
             key("dpo_ftx", into="pref_ftx", value="number", is_old=True, mark=True),
             key("orpo_beta", value="number", is_old=True, mark=True),

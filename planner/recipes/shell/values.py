@@ -25,6 +25,8 @@ _PARAMETER = re.compile(
     re.ASCII | re.DOTALL,
 )
 _LONGEST_VALUE = 10_000
+# `$(expr 16 / $gpus)`, which computes as `$((16 / $gpus))` does.
+_EXPR = re.compile(r"\s*expr((?:\s+[\w$\"{}]+\s+[-+/%])+\s+[\w$\"{}]+)\s*", re.ASCII)
 _MOST_FILLED = 3_000_000
 _MOST_NESTED = 20
 
@@ -140,6 +142,8 @@ class Shell:
                 value = self._parameter(part)
             elif part.kind == "arithmetic":
                 value = self._computed(part.text, depth)
+            elif part.kind == "command" and (sum_of := _EXPR.fullmatch(part.text)):
+                value = self._computed(sum_of[1], depth)
             is_split = splits and not part.is_quoted
             if value is None or (is_split and not self.splits):
                 leave(part, parts[at + 1 :][:1], made)

@@ -107,7 +107,7 @@ def _refuse_sizes(keys: KeyReader) -> None:
         )
     keys.mistakes += [
         f"{size}: found a section. Write a whole number"
-        for size in _SIZES
+        for size in (MICRO, STEPS)
         if any(name.startswith(f"{size}.") for name in keys.entries)
     ]
     for name in _own_keys(keys):

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from planner.recipes.drafting import DATA_OF, RecipeOptions
+from planner.recipes.engine import rename
 from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Recipe
 from planner.recipes.trainer.accelerate import LaunchSettings
@@ -57,6 +58,7 @@ def read(keys: KeyReader, options: RecipeOptions, *, script: str, launch: Launch
     """
     refuse_unknown(keys)
     handbook_v03.rename(keys)
+    rename(keys)
     expand(keys)
     read_truths(keys)
     method, told_by = method_of(dict(keys.entries), script, keys.source, options.method)

@@ -1,0 +1,445 @@
+"""ms-swift's recipes: the job that convert makes of one, its commands, its batch at each count, and what is refused."""
+
+import json
+from math import ceil
+from pathlib import Path
+
+import pytest
+
+from planner.errors import RecipeError
+from planner.recipes import CheckOptions, RecipeOptions, job_of, read_recipe
+
+SFT = {
+    "model": "org/m",
+    "tuner_type": "full",
+    "dataset": "rows.jsonl",
+    "split_dataset_ratio": 0,
+    "max_length": 4096,
+    "output_dir": "out/run",
+    "per_device_train_batch_size": 2,
+    "gradient_accumulation_steps": 4,
+    "use_hf": True,
+}
+RLHF = {**SFT, "rlhf_type": "dpo"}
+CHECK = RecipeOptions(gpus=8, is_for_job=False, needs_micro=False)
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def read(keys, *arguments, options=None):
+    Path("recipe.yaml").write_text(json.dumps(keys))
+    return read_recipe("recipe.yaml", arguments, options or RecipeOptions(gpus=8))
+
+
+def draft(keys, *arguments):
+    """The job of a recipe as nested values, parsed as a job, too."""
+    recipe = read(keys, *arguments)
+    job_of(recipe)
+    return recipe.draft.job
+
+
+def refusal(keys, *arguments, options=None):
+    with pytest.raises(RecipeError) as raised:
+        read(keys, *arguments, options=options)
+    return str(raised.value)
+
+
+def test_a_full_sft_becomes_a_job():
+    job = draft(SFT)
+    assert job["model"] == {"kind": "hf", "path": "org/m", "context": 4096}
+    assert job["data"] == {"kind": "chat", "path": "rows.jsonl", "loss_on": "completions"}
+    assert job["objective"] == {"kind": "sft"}
+    assert job["batch"] == {"global": 64, "max_micro": 2}
+    assert job["train"]["optimizer"] == {"kind": "adamw", "lr": 1e-5, "weight_decay": 0.1, "betas": [0.9, 0.95]}
+    assert job["train"]["schedule"] == {"kind": "cosine", "warmup": "0%"}
+    assert job["train"]["precision"] == "bf16"
+    assert job["train"]["activation_checkpointing"] is True
+    assert "eval" not in job
+
+
+def test_adapters_and_their_defaults():
+    lora = {key: its for key, its in SFT.items() if key != "tuner_type"} | {"attn_impl": "flash_attn"}
+    job = draft(lora)
+    assert job["model"]["lora"] == {"rank": 8, "alpha": 32, "dropout": 0.05}
+    assert job["model"]["attention"] == "flash_attention_2"
+    assert job["train"]["optimizer"]["lr"] == 1e-4
+    named = draft({**lora, "lora_rank": 16, "target_modules": ["q_proj", "v_proj"]})
+    assert named["model"]["lora"] == {"rank": 16, "alpha": 32, "dropout": 0.05, "targets": ["q_proj", "v_proj"]}
+    assert draft({**lora, "quant_method": "bnb", "quant_bits": 4})["model"]["frozen"] == "nf4"
+    assert "frozen" not in draft({**lora, "quant_method": "hqq", "quant_bits": 4})["model"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "objective"),
+    [
+        ({}, {"kind": "dpo", "beta": 0.1}),
+        ({"beta": 0.3, "label_smoothing": 0.2}, {"kind": "dpo", "beta": 0.3, "label_smoothing": 0.2}),
+        ({"loss_type": "ipo"}, {"kind": "ipo", "beta": 0.1, "log_probs": "mean"}),
+        ({"rlhf_type": "simpo", "cpo_alpha": 0}, {"kind": "simpo", "beta": 2.0, "gamma_beta_ratio": 0.5}),
+        (
+            {"rlhf_type": "kto", "desirable_weight": 2.0},
+            {"kind": "kto", "beta": 0.1, "desirable_weight": 2.0, "undesirable_weight": 1.0},
+        ),
+    ],
+)
+def test_preference_losses(keys, objective):
+    assert draft({**RLHF, **keys})["objective"] == objective
+
+
+@pytest.mark.parametrize(
+    ("keys", "why", "unit"),
+    [
+        ({"rlhf_type": "simpo"}, "with cpo_alpha", "pair"),
+        ({"rlhf_type": "orpo"}, "a micro-batch's", "pair"),
+        ({"rlhf_type": "cpo"}, "no objective for cpo", "pair"),
+        ({"rlhf_type": "rm"}, "planner trains no reward models", "pair"),
+        ({"rlhf_type": "ppo"}, "no objective for ppo", "example"),
+        ({"rlhf_type": "grpo"}, "no objective for grpo", "completion"),
+        ({"rlhf_type": "gkd"}, "no objective for gkd", "example"),
+        ({"rpo_alpha": 0.1}, "with rpo_alpha", "pair"),
+        ({"loss_type": "hinge"}, "dpo with loss_type", "pair"),
+        ({"rlhf_type": None, "tuner_type": "adalora"}, "tuner_type adalora", "example"),
+        ({"rlhf_type": None, "loss_scale": "react"}, "loss_scale react", "example"),
+        ({"rlhf_type": None, "enable_dft_loss": True}, "enable_dft_loss", "example"),
+    ],
+)
+def test_what_planner_has_not_is_named_and_its_batch_is_known(keys, why, unit):
+    recipe = read({**RLHF, **keys})
+    assert (recipe.global_batch, recipe.unit) == (64, unit)
+    assert recipe.draft.job["objective"] == "own"
+    assert why in recipe.draft.to_do[0].text
+    assert read({**RLHF, **keys}, options=CHECK).foreign.outcome(4).batch == 32
+
+
+def test_every_key_is_told():
+    keys = {"deepspeed": "zero3", "lazy_tokenize": True, "freeze_vit": True, "save_steps": 50, "system": "Be kind."}
+    keys |= {"padding_free": True, "sequence_parallel_size": 2}
+    report = read({**SFT, **keys}).draft
+    assert set(keys) <= {each.key for each in report.dropped}
+    assert any("write it into the rows" in each.text for each in report.to_do)
+
+
+def test_rows_are_held_out_and_evaluated_when_they_are_saved():
+    job = draft({**SFT, "split_dataset_ratio": 0.01, "save_steps": 50})
+    assert job["eval"] == {"samples": "1%", "every": "50 steps"}
+    assert draft({**SFT, "split_dataset_ratio": 0.1})["eval"]["every"] == "500 steps"
+
+
+def test_data_sets_in_its_syntax():
+    named = ["org/a:main#500", "HF::org/b", "rows.jsonl"]
+    recipe = read({**SFT, "dataset": named, "use_hf": False})
+    paths = [each["path"] for each in recipe.draft.job["data"]["mixture"]]
+    assert paths == ["data/a/", "org/b", "rows.jsonl"]  # the first one is of ModelScope
+    assert any("org/a:main#500: ms-swift takes 500 rows" in each.text for each in recipe.draft.to_do)
+    assert any("ModelScope" in each.text for each in recipe.draft.to_do)
+    assert draft({**SFT, "dataset": "org/a:main"})["data"]["config"] == "main"
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"deepspeed_autotp_size": 2}, "deepspeed_autotp_size: found 2 (a whole number). Those GPUs share"),
+        ({"use_ray": True}, "use_ray: found true"),
+        ({"train_batch": 2}, "train_batch: ms-swift does not know this key"),
+        ({"rlhf_type": "dop"}, "rlhf_type: found"),
+        ({"sequence_parallel_size": 3}, "sequence_parallel_size: 3 does not divide 8 GPUs"),
+        ({"max_length": None}, "max_length: found nothing"),
+        ({"train_type": "lora"}, "train_type and tuner_type: both set the same value"),
+        ({"gradient_accumulation_steps": 0.5}, "gradient_accumulation_steps: found 0.5"),
+    ],
+)
+def test_what_makes_the_batch_or_the_job_unknown_is_refused(keys, text):
+    assert text in refusal({**SFT, **keys})
+
+
+def test_older_names_are_read_and_said():
+    keys = {name: its for name, its in SFT.items() if name != "tuner_type"}
+    recipe = read({**keys, "train_type": "full"})
+    assert recipe.draft.job["train"]["optimizer"]["lr"] == 1e-5
+    traps = {trap.name: trap.text for trap in recipe.traps(CheckOptions(counts=[8]))}
+    assert traps["does not load"] == "ms-swift 4 refuses train_type. The recipe needs ms-swift 3."
+
+
+def test_megatron_is_another_system():
+    with pytest.raises(RecipeError, match="ms-swift with Megatron"):
+        read_recipe("megatron sft --model m --micro_batch_size 1 --global_batch_size 16", (), CHECK)
+
+
+def test_a_recipe_of_llamafactory_with_its_keys_stays_one():
+    """lora_rank, dataset and template are keys of both."""
+    theirs = {
+        "model_name_or_path": "m",
+        "stage": "sft",
+        "do_train": True,
+        "dataset": "d",
+        "template": "t",
+        "lora_rank": 8,
+    }
+    assert read(theirs, options=CHECK).system == "llamafactory"
+    assert (
+        read(
+            {"model": "m", "dataset": "d", "template": "t", "lora_rank": 8, "tuner_type": "lora", "attn_impl": "sdpa"},
+            options=CHECK,
+        ).system
+        == "swift"
+    )
+
+
+# -- the batch
+
+M = "--model m --dataset d.jsonl"
+ONE = RecipeOptions(is_for_job=False, needs_micro=False)
+# (a command with the sizes of an example of ms-swift's, its processes, m, A or None, GPUs of a row, how it fails or "")
+COMMANDS = {
+    "full/train": (
+        (
+            f"CUDA_VISIBLE_DEVICES=0 swift sft {M} --train_type full --per_device_train_batch_size 1 "
+            "--gradient_accumulation_steps 16"
+        ),
+        1,
+        1,
+        16,
+        1,
+        "",
+    ),
+    "multi-gpu/ddp": (
+        (
+            f"nproc_per_node=2\nNPROC_PER_NODE=$nproc_per_node swift sft {M} --per_device_train_batch_size 1 "
+            "--gradient_accumulation_steps $(expr 16 / $nproc_per_node)"
+        ),
+        2,
+        1,
+        8,
+        1,
+        "",
+    ),
+    "multi-gpu/ddp_device_map": (
+        (
+            f"CUDA_VISIBLE_DEVICES=0,1,2,3 NPROC_PER_NODE=2 swift sft {M} "
+            "--per_device_train_batch_size 1 --gradient_accumulation_steps 8"
+        ),
+        2,
+        1,
+        8,
+        1,
+        "",
+    ),
+    "multi-gpu/device_map": (
+        (
+            f"CUDA_VISIBLE_DEVICES=0,1 MAX_PIXELS=1003520 swift sft {M} --per_device_train_batch_size "
+            "1 --gradient_accumulation_steps 16"
+        ),
+        1,
+        1,
+        16,
+        1,
+        "",
+    ),
+    "multi-gpu/deepspeed/zero3": (
+        f"NPROC_PER_NODE=2 swift sft {M} --gradient_accumulation_steps 8 --deepspeed zero3",
+        2,
+        1,
+        8,
+        1,
+        "",
+    ),
+    "multi-gpu/fsdp2_lora": (
+        (f"accelerate launch --num_processes 2 swift/cli/sft.py {M} --train_type lora --gradient_accumulation_steps 8"),
+        2,
+        1,
+        8,
+        1,
+        "",
+    ),
+    "multi-node/torchrun": (
+        (
+            f"torchrun --nproc_per_node=4 --nnodes=2 swift/cli/sft.py {M} --train_type lora "
+            "--gradient_accumulation_steps 16"
+        ),
+        8,
+        1,
+        16,
+        1,
+        "",
+    ),
+    "multi-node/swift": (
+        f"NNODES=2 NODE_RANK=0 NPROC_PER_NODE=4 swift sft {M} --gradient_accumulation_steps 4",
+        8,
+        1,
+        4,
+        1,
+        "",
+    ),
+    "base_to_chat/full": (
+        (
+            f"NPROC_PER_NODE=2 swift sft {M} d#500 --per_device_train_batch_size 1 "
+            "--gradient_accumulation_steps 8 --deepspeed zero2"
+        ),
+        2,
+        1,
+        8,
+        1,
+        "",
+    ),
+    "qlora/bnb": (f"swift sft {M} --quant_method bnb --quant_bits 4 --gradient_accumulation_steps 16", 1, 1, 16, 1, ""),
+    "pretrain": (
+        (
+            f"NPROC_PER_NODE=4 swift pt {M} --streaming true --packing true --attn_impl flash_attn "
+            "--gradient_accumulation_steps 16 --max_steps 10000"
+        ),
+        4,
+        1,
+        16,
+        1,
+        "",
+    ),
+    "packing without flash": (f"NPROC_PER_NODE=4 swift sft {M} --packing true", 4, 1, None, 1, "ValueError"),
+    "rlhf/dpo/full": (
+        (
+            f"NPROC_PER_NODE=4 swift rlhf --rlhf_type dpo {M} --per_device_train_batch_size 4 "
+            "--gradient_accumulation_steps 1 --deepspeed zero3 --attn_impl flash_attn --padding_free true "
+            "--rpo_alpha 0.1"
+        ),
+        4,
+        4,
+        1,
+        1,
+        "",
+    ),
+    "rlhf/orpo": (f"NPROC_PER_NODE=2 swift rlhf --rlhf_type orpo {M} --gradient_accumulation_steps 8", 2, 1, 8, 1, ""),
+    "rlhf/rm": (f"NPROC_PER_NODE=2 swift rlhf --rlhf_type rm {M} --gradient_accumulation_steps 8", 2, 1, 8, 1, ""),
+    "rlhf/kto": (f"NPROC_PER_NODE=2 swift rlhf --rlhf_type kto {M} --gradient_accumulation_steps 8", 2, 1, 8, 1, ""),
+    "rlhf/ppo/full": (
+        (
+            f"NPROC_PER_NODE=8 swift rlhf --rlhf_type ppo {M} --per_device_train_batch_size 1 "
+            "--gradient_accumulation_steps 2 --deepspeed zero3"
+        ),
+        8,
+        1,
+        2,
+        1,
+        "",
+    ),
+    "sequence_parallel": (
+        (
+            f"NPROC_PER_NODE=8 swift sft {M} --per_device_train_batch_size 4 --attn_impl flash_attn "
+            "--gradient_accumulation_steps 8 --sequence_parallel_size 8 --padding_free true"
+        ),
+        8,
+        4,
+        8,
+        8,
+        "",
+    ),
+    "sequence_parallel_dpo": (
+        (
+            f"NPROC_PER_NODE=4 swift rlhf --rlhf_type dpo {M} --gradient_accumulation_steps 8 "
+            "--sequence_parallel_size 4 --deepspeed zero3"
+        ),
+        4,
+        1,
+        8,
+        4,
+        "",
+    ),
+    "sequence_parallel 2": (f"NPROC_PER_NODE=8 swift sft {M} --sequence_parallel_size 2", 8, 1, None, 2, ""),
+    "no accumulation": (f"NPROC_PER_NODE=8 swift sft {M} --per_device_train_batch_size 3", 8, 3, None, 1, ""),
+    "nothing": (f"swift sft {M}", 1, 1, None, 1, ""),
+}
+
+
+def expected(micro, steps, row, fails, processes):
+    """The batch as ms-swift 4.6.0 makes it, None if it does not start.
+
+    trainers/arguments.py: A by default. trainers/mixin.py: each process takes m rows, and with sequence parallelism
+    each group of `row` processes (SequenceParallelSampler over the mesh's data dimension).
+    """
+    if fails or processes % row:
+        return None
+    if steps is None:
+        steps = max(1, ceil(16 / micro / processes))
+    return sum(micro for group in range(0, processes, row) for step in range(steps))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_count_trains_the_batch_that_ms_swift_computes(name):
+    command, tuned, micro, steps, row, fails = COMMANDS[name]
+    recipe = read_recipe(command, (), ONE)
+    assert (recipe.system, recipe.gpus) == ("swift", tuned)
+    for processes in range(1, 9):
+        outcome = recipe.foreign.outcome(processes)
+        assert outcome.batch == expected(micro, steps, row, fails, processes), processes
+        assert outcome.text.startswith(fails)
+    if not fails:
+        assert recipe.global_batch == expected(micro, steps, row, fails, tuned)
+
+
+def test_there_are_enough_commands():
+    assert len(COMMANDS) >= 15
+
+
+def test_grpo_counts_completions_and_refuses_counts_that_cut_a_group():
+    """Its A is 1 by default, and it accumulates longer if GPUs share a row."""
+    start = f"NPROC_PER_NODE=8 swift rlhf --rlhf_type grpo {M} --per_device_train_batch_size 4 --num_generations 8"
+    facts = read_recipe(start, (), ONE).foreign
+    assert [facts.outcome(count).batch for count in range(1, 9)] == [None, 8, None, 16, None, 24, None, 32]
+    shared = f"{start} --sequence_parallel_size 4 --gradient_accumulation_steps 2 --num_generations 8"
+    assert read_recipe(shared, (), ONE).global_batch == 4 * 2 * 8
+
+
+def test_a_batch_of_one_is_refused_for_kto():
+    facts = read_recipe(
+        f"NPROC_PER_NODE=2 swift rlhf --rlhf_type kto {M} --gradient_accumulation_steps 1", (), ONE
+    ).foreign
+    assert [facts.outcome(count).batch for count in (1, 2, 3)] == [None, 2, 3]
+
+
+@pytest.mark.parametrize("config", ["swift sft c.yaml", "swift sft --config c.yaml"])
+def test_a_command_takes_its_file(config):
+    """Options behind it win. Its section ENV starts the processes, too."""
+    Path("c.yaml").write_text(json.dumps({**SFT, "ENV": {"NPROC_PER_NODE": 4}}))
+    recipe = read_recipe(f"{config} --per_device_train_batch_size 3", (), RecipeOptions())
+    assert (recipe.gpus, recipe.global_batch, recipe.config) == (4, 3 * 4 * 4, "c.yaml")
+
+
+def test_a_file_of_rows_is_no_configuration():
+    Path("rows.json").write_text("[]")
+    assert read_recipe("swift sft --dataset rows.json --model m", (), ONE).global_batch == 16
+
+
+def test_another_split_of_its_batch():
+    """Other systems take it from there (--to), with an A of their own and without GPUs that share a row."""
+    derived = read_recipe(f"swift sft {M}", (), ONE).foreign
+    assert derived.takes(4, 2, 2)
+    assert not derived.takes(4, 1, 1)
+    shared = read_recipe(f"NPROC_PER_NODE=8 swift sft {M} --sequence_parallel_size 8", (), ONE)
+    assert shared.global_batch == 2
+    assert shared.foreign.takes(2, 1, 1)
+
+
+def test_a_variable_without_a_value_is_asked_for():
+    command = f"NPROC_PER_NODE=$GPUS swift sft {M} --gradient_accumulation_steps 2"
+    with pytest.raises(RecipeError, match=r"--env GPUS=VALUE"):
+        read_recipe(command, (), ONE)
+    options = RecipeOptions(is_for_job=False, needs_micro=False, env={"GPUS": "4"})
+    assert read_recipe(command, (), options).global_batch == 8
+
+
+def test_a_command_without_processes_starts_one():
+    command = f"CUDA_VISIBLE_DEVICES=0,1 swift sft {M} --gradient_accumulation_steps 16"
+    traps = {trap.name: trap.text for trap in read_recipe(command, (), ONE).traps(CheckOptions(counts=[1, 2]))}
+    assert "starts one process" in traps["one process"]
+    with pytest.raises(RecipeError, match="a command without NPROC_PER_NODE says num_processes 1"):
+        read_recipe(command, (), CHECK)
+
+
+def test_traps_say_what_a_table_does_not():
+    recipe = read_recipe(f"NPROC_PER_NODE=8 swift sft {M} --per_device_train_batch_size 3", (), ONE)
+    traps = {trap.name: trap.text for trap in recipe.traps(CheckOptions(counts=[3, 8], rows=100))}
+    assert "18 at 3 GPUs and 24 at 8" in traps["derived accumulation"]
+    assert "leaves out 4 of 100 rows in each epoch at 8 GPUs" in traps["rows left out"]
+    assert "no global batch" not in traps
+    assert "repeated rows" not in traps
