@@ -56,7 +56,7 @@ def test_help_without_packages_lists_what_planner_knows():
     assert "It knows AWS, Azure and Google Cloud." in help_of("notice-agent")
     systems = "axolotl, LLaMA-Factory, torchtune, TRL, DeepSpeed, the DPO repository and HALOs"
     assert f"It reads recipes of {systems}." in help_of("check")
-    reads = "axolotl, LLaMA-Factory, torchtune, TRL, DeepSpeed's batch sizes, the DPO repository, HALOs and its own jobs"
+    reads = systems.replace("DeepSpeed", "DeepSpeed's batch sizes").replace(" and HALOs", ", HALOs and its own jobs")
     assert f"It reads {reads}." in help_of("convert")
 
 
