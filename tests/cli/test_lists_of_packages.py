@@ -54,7 +54,7 @@ def imported_anew(monkeypatch):
 @pytest.mark.usefixtures("imported_anew")
 def test_help_without_packages_lists_what_planner_knows():
     assert "It knows AWS, Azure and Google Cloud." in help_of("notice-agent")
-    assert "It reads recipes of LLaMA-Factory, TRL, DeepSpeed, the DPO repository and HALOs." in help_of("check")
+    assert "It reads recipes of LLaMA-Factory, ms-swift, TRL, DeepSpeed, the DPO repository and HALOs." in help_of("check")
     reads = "LLaMA-Factory, TRL, DeepSpeed's batch sizes, the DPO repository, HALOs and its own jobs"
     assert f"It reads {reads}." in help_of("convert")
 
