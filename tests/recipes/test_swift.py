@@ -8,6 +8,7 @@ import pytest
 
 from planner.errors import RecipeError
 from planner.recipes import CheckOptions, RecipeOptions, job_of, read_recipe
+from planner.recipes.swift.keys import RULES
 
 SFT = {
     "model": "org/m",
@@ -443,3 +444,24 @@ def test_traps_say_what_a_table_does_not():
     assert "leaves out 4 of 100 rows in each epoch at 8 GPUs" in traps["rows left out"]
     assert "no global batch" not in traps
     assert "repeated rows" not in traps
+
+
+VALUES = (None, True, "x", "", [1, "a"], {"a": 1}, -1, 0, 1.5, "$X", "1e400")
+
+
+@pytest.mark.parametrize("base", [SFT, {**RLHF, "rlhf_type": "grpo"}], ids=["sft", "grpo"])
+def test_no_value_of_a_key_ends_in_another_error(base):
+    """Each key with each kind of value: a recipe, or a refusal."""
+    names = sorted(RULES.names | {"swanlab_project", "vllm_mode", "unknown_key"})
+    assert len(names) > 300
+    made = 0
+    for name in names:
+        for value in VALUES:
+            try:
+                recipe = read({**base, name: value})
+                recipe.traps(CheckOptions(counts=[1, 2, 7]))
+                assert recipe.foreign.outcome(7).batch is None or recipe.foreign.outcome(7).batch > 0
+                made += 1
+            except RecipeError:
+                pass
+    assert made > 1000

@@ -172,10 +172,10 @@ def _own_because(keys: KeyReader, method: str, loss: str) -> str:
     named = [key for key, plain in _CHANGING.items() if keys.value(key) is not None and keys.value(key) not in plain]
     if method == "simpo" and keys.read("cpo_alpha"):
         named.append("cpo_alpha (1 by default, which adds a cross-entropy: write 0 for SimPO alone)")
-    if method == "sft" and keys.read("loss_scale") not in _LOSS_ON:
+    if method == "sft" and str(keys.read("loss_scale")) not in _LOSS_ON:
         named.append(f"loss_scale {cut(str(keys.value('loss_scale')))}")
-    if (tuning := keys.read("tuner_type")) not in {"lora", "full"}:
-        named.append(f"tuner_type {cut(str(tuning))}")
+    if (tuning := str(keys.read("tuner_type"))) not in {"lora", "full"}:
+        named.append(f"tuner_type {cut(tuning)}")
     return f"planner has no objective for {loss} with {', '.join(named)}" if named else ""
 
 
@@ -222,7 +222,7 @@ def _set_model(draft: Draft, keys: KeyReader) -> None:
         "sequence_parallel_size": "sequence_parallel_size: planner does not split rows, so each must fit on one GPU",
         "max_epochs": "train.epochs: ms-swift stops after max_epochs",
     }.items():
-        if keys.value(name) not in {None, 1}:
+        if keys.value(name) not in (None, 1):
             draft.drop(name, f"{cut(show(keys.value(name)))}: see to do")
             draft.ask(what, of_model=name in {"template", "adapters"})
     if keys.where("deepspeed.train_batch_size") == _WHOSE:
@@ -257,7 +257,10 @@ def _sources(draft: Draft, keys: KeyReader, key: str) -> list[DatasetSource]:
     """The data sets at a key: `HF::name:subset/subset#rows` (swift/dataset/dataset_syntax.py)."""
     said = keys.value(key, [])
     made = []
-    for name in map(str, said if isinstance(said, list) else [said]):
+    for name in said if isinstance(said, list) else [said]:
+        if not isinstance(name, str) or not name.partition("#")[0]:
+            keys.refuse_in_job(key, "Write the names of data sets")
+            return []
         hub, _, rest = ("", "", name) if is_file(name) or "::" not in name else name.partition("::")
         rest, _, rows = (rest, "", "") if is_file(rest) else rest.partition("#")
         rest, _, subset = (rest, "", "") if is_file(rest) else rest.partition(":")
