@@ -19,6 +19,7 @@ TUNE = "tune run --nproc_per_node 8 lora_finetune_distributed --config tune.yaml
 TWO = "--gradient_accumulation_steps 2"
 KTO, SFT, GRPO = (TRL.replace("dpo.py", f"{method}.py") for method in ("kto", "sft", "grpo"))
 AXOLOTL = "accelerate launch --num_processes 8 -m axolotl.cli.train axolotl.yaml"
+SWIFT = "NPROC_PER_NODE=8 swift sft --model m --dataset d --per_device_train_batch_size 2"
 HALOS_TWO = "++model.batch_size=64 ++model.gradient_accumulation_steps=2"
 
 
@@ -171,6 +172,8 @@ CASES = {
     "tuned for": [("torn.json", {}, True), ("whole.json", {"gpus": 8}, False)],
     "a key twice": [("twice.yaml", {}, True), ("trl.yaml", {}, False)],
     "not read": [(f"{TRL} --fp16=false $ARGS", {}, True), (TRL, {}, False)],
+    "derived accumulation": [(SWIFT, {}, True), (f"{SWIFT} {TWO}", {}, False)],
+    "rows left out": [(SWIFT, {"rows": 100}, True), (SWIFT, {"rows": 840}, False), (SWIFT, {}, False)],
     "recipe": [("tune.yaml", {}, True), (TUNE, {}, False)],
     "launch": [(TUNE.replace("--nproc_per_node 8 ", ""), {}, True), (TUNE, {}, False)],
     "left-over micro-batches": [(TUNE, {}, True), (f"{TUNE} gradient_accumulation_steps=1", {}, False)],
