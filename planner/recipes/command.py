@@ -38,9 +38,12 @@ HYDRA_SCRIPTS = ("train.py", "launch.py")
 
 # A text without this has no training command. `$` may stand for anything.
 _HINT = re.compile(
-    r"(?:^|[/\s\"'`])(train\.py|launch\.py|(?:run_)?(?:sft|cpt|dpo|orpo|kto|grpo)\.py|"
+    r"(?:^|[/\s\"'`])(train(?:_bash)?\.py|launch\.py|(?:run_)?(?:sft|cpt|dpo|orpo|kto|grpo)\.py|"
+    r"(?:\w+_finetune|\w+_dpo|qat|knowledge_distillation)_(?:single_device|distributed)\.py|"
     r"trl\.scripts\.(?:sft|dpo|orpo|kto|grpo))(?=$|[\s\"'`;&|<>)\\])|"
-    r"(?:^|[\s\"'`])(?:trl\s+(?:sft|dpo|orpo|kto|grpo)|(?:llamafactory-cli|lmf)\s+train|swift\s+(?:sft|pt|rlhf))(?!\w)"
+    r"(?:^|[/\s\"'`])tune\s+run(?=\s)|"
+    r"(?:^|[\s\"'`])(?:trl\s+(?:sft|dpo|orpo|kto|grpo)|(?:llamafactory-cli|lmf|axolotl)\s+train|axolotl\.cli\.train|"
+    r"swift\s+(?:sft|pt|rlhf))(?!\w)"
 )
 # The beginning of a command line that starts any program. It has an argument, so a path alone does not match.
 _PROGRAM = re.compile(

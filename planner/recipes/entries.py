@@ -69,6 +69,12 @@ class KeyReader:
         """Whether `key` has a value that is not null."""
         return key in self.entries and self.entries[key].value is not None
 
+    def wrote(self, name: str) -> bool:
+        """Whether the recipe itself has a key of this name, with a value that is not null."""
+        row = self.rules.exact(name)
+        key = row.into if row and row.into else name
+        return self.has(key) and (self.entries[key].written_as or key) == name
+
     def value(self, key: str, default: Any = None) -> Any:
         """The value of `key`, of any type. The default if it is missing, null or unresolved."""
         self._read.add(key)

@@ -157,7 +157,7 @@ class Rules:
 
     def reasons(self, written: Iterable[str]) -> dict[str, str]:
         """Why a job has no counterpart, for each key of which that is known, also for those written that `*` covers."""
-        found = {row.name: row.why for row in self if row.why and not row.name.endswith(ANY)}
+        found = {row.into or row.name: row.why for row in self if row.why and not row.name.endswith(ANY)}
         for name in written:
             for beginning, row in self._beginnings:
                 if row.why and name.startswith(beginning):

@@ -7,6 +7,7 @@ from planner.base.plugins import Plugin, installed
 from planner.base.text import enumerated
 from planner.errors import PlannerError, UserError
 from planner.recipes import job_system, torchtitan
+from planner.recipes.axolotl import system as axolotl
 from planner.recipes.deepspeed import system as deepspeed
 from planner.recipes.dpo import system as dpo
 from planner.recipes.halos import system as halos
@@ -15,21 +16,15 @@ from planner.recipes.recipe import Recipe, Rewrite
 from planner.recipes.source import RecipeSource
 from planner.recipes.swift import system as swift
 from planner.recipes.system import System
+from planner.recipes.torchtune import system as torchtune
 from planner.recipes.trainer import accelerate_system
 from planner.recipes.trainer import system as trainer
 from planner.recipes.trl import system as trl_system
 
 GROUP = "planner.recipes"
-MARKED = (llamafactory.SYSTEM, swift.SYSTEM)
+MARKED = (axolotl.SYSTEM, llamafactory.SYSTEM, swift.SYSTEM, torchtune.SYSTEM)
 """systems with keys or programs that no other has, which are asked before all others"""
-READ = (
-    *MARKED,
-    trl_system.SYSTEM,
-    deepspeed.SYSTEM,
-    accelerate_system.SYSTEM,
-    dpo.SYSTEM,
-    halos.SYSTEM,
-)
+READ = (*MARKED, trl_system.SYSTEM, deepspeed.SYSTEM, accelerate_system.SYSTEM, dpo.SYSTEM, halos.SYSTEM)
 """systems whose recipes planner reads, in the order of detection"""
 WRITTEN = (
     dpo.SYSTEM,
@@ -38,6 +33,7 @@ WRITTEN = (
     accelerate_system.SYSTEM,
     deepspeed.SYSTEM,
     torchtitan.SYSTEM,
+    torchtune.SYSTEM,
 )
 """systems for which planner writes a batch, in the order of listings"""
 KNOWN = {system.name: system for system in (job_system.SYSTEM, *READ, *WRITTEN)}

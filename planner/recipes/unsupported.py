@@ -35,12 +35,6 @@ def _system(name: str, keys: str = "", program: str = "", own: str = "") -> Unsu
 
 UNSUPPORTED = (
     _system(
-        "axolotl",
-        "base_model micro_batch_size num_epochs sequence_len sample_packing val_set_size adapter lora_target_linear "
-        "pad_to_sequence_len dataset_prepared_path train_on_inputs flash_attention base_model_config rl",
-        r"\baxolotl\s+(?:train|preprocess)\b|\baxolotl\.cli\.train\b",
-    ),
-    _system(
         "LLaMA-Factory's trainer v1",
         "train_dataset dist_config kernel_config sample_backend batching_strategy model_class peft_config cutoff_len",
         r"\bUSE_V1=|\bllamafactory-cli\s+(?:sft|dpo|rm)\b",
@@ -166,12 +160,6 @@ UNSUPPORTED = (
         "parallelism.data_parallel_replicate_degree profiling.enable_profiling metrics.log_freq "
         "activation_checkpoint.mode lr_scheduler.warmup_steps job.config_file",
         r"\btorchtitan\.(?:train|\w+)\b|\btorchtitan/train\.py\b|\brun_train\.sh\b",
-    ),
-    _system(
-        "torchtune",
-        "model._component_ tokenizer._component_ dataset._component_ optimizer._component_ checkpointer._component_ "
-        "loss._component_ max_steps_per_epoch metric_logger._component_",
-        r"\btune\s+run\b",
     ),
     _system(
         "FastChat, Stanford Alpaca or LLaVA",

@@ -87,7 +87,7 @@ def test_a_batch_is_said_to_the_documents_example(litgpt, cli, tmp_path):
 
 
 def test_the_names_of_added_systems_are_listed(litgpt, cli):
-    assert "accelerate, deepspeed, torchtitan or litgpt" in cli("convert", litgpt, "--to", "slurm").err
+    assert "accelerate, deepspeed, torchtitan, torchtune or litgpt" in cli("convert", litgpt, "--to", "slurm").err
 
 
 BROKEN = {
@@ -162,7 +162,7 @@ def test_a_package_that_claims_everything_gets_what_nobody_else_reads(site, tmp_
     toml, known = tmp_path / "a.toml", tmp_path / "known.yaml"
     toml.write_text("[a]\nb = 1\n")
     known.write_text(TRL)
-    for recipe in (str(toml), "axolotl train lora.yml"):
+    for recipe in (str(toml), "swift sft --model m"):
         with pytest.raises(RecipeError, match="read by the greedy package"):
             read_recipe(recipe, (), CHECK)
     assert read_recipe(str(known), (), RecipeOptions(gpus=4, method="sft")).system == "trl"

@@ -14,6 +14,7 @@ from planner.cli.commands import load
 from planner.job.kind_registry import packages
 from planner.notice.clouds import GROUP as CLOUDS
 from planner.notice.clouds import cloud_names
+from planner.recipes.systems import READ
 
 
 @pytest.fixture
@@ -54,9 +55,11 @@ def imported_anew(monkeypatch):
 @pytest.mark.usefixtures("imported_anew")
 def test_help_without_packages_lists_what_planner_knows():
     assert "It knows AWS, Azure and Google Cloud." in help_of("notice-agent")
-    assert "It reads recipes of LLaMA-Factory, ms-swift, TRL, DeepSpeed, the DPO repository and HALOs." in help_of("check")
-    reads = "LLaMA-Factory, TRL, DeepSpeed's batch sizes, the DPO repository, HALOs and its own jobs"
-    assert f"It reads {reads}." in help_of("convert")
+    listed = [system.listed for system in READ if system.listed]
+    assert {"TRL", "DeepSpeed", "the DPO repository", "HALOs"} < set(listed)
+    assert f"It reads recipes of {enumerated(listed)}." in help_of("check")
+    listed = [name.replace("DeepSpeed", "DeepSpeed's batch sizes") for name in listed]
+    assert f"It reads {', '.join(listed)} and its own jobs." in help_of("convert")
 
 
 def test_the_guide_has_a_row_for_each_cloud():

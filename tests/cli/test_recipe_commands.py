@@ -310,15 +310,12 @@ def test_an_unknown_recipe_is_refused_without_a_table(cli):
     answer = cli("check", f"torchrun --nproc_per_node=8 train.py {OF_A_TRAINER}", "--gpus", "4,8")
     assert (answer.code, answer.out) == (2, "")
     assert "looks like a script of its own on transformers' Trainer" in answer.err
-    Path("axolotl.yaml").write_text(
-        "base_model: m\nmicro_batch_size: 2\ngradient_accumulation_steps: 4\nadapter: lora\n"
-    )
+    Path("litgpt.yaml").write_text("checkpoint_dir: c\ntrain: {global_batch_size: 16}\n")
     for command in ("check", "convert"):
-        answer = cli(command, "axolotl.yaml")
+        answer = cli(command, "litgpt.yaml")
         assert (answer.code, answer.out) == (2, "")
-        assert (
-            "this looks like axolotl (base_model, micro_batch_size, adapter), which planner does not read" in answer.err
-        )
+        assert "this looks like LitGPT (checkpoint_dir, train.global_batch_size)" in answer.err
+        assert "which planner does not read" in answer.err
         assert len(answer.err.splitlines()) == 1
 
 

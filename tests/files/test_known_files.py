@@ -85,9 +85,9 @@ def test_a_recipe_is_sent_to_convert(name, tmp_path, monkeypatch):
 
 
 def test_a_recipe_of_a_system_that_planner_does_not_read_is_named(tmp_path):
-    (file := tmp_path / "axolotl.yaml").write_text("base_model: x\nmicro_batch_size: 2\nsequence_len: 3\n")
+    (file := tmp_path / "config.yaml").write_text("pipe_parallel_size: 1\nmodel_parallel_size: 2\n")
     (line,) = lines_of(file)
-    assert "this looks like axolotl (base_model, micro_batch_size, sequence_len), which planner does not read" in line
+    assert "this looks like GPT-NeoX (pipe_parallel_size, model_parallel_size), which planner does not read" in line
 
 
 def test_an_accelerate_file_is_sent_beside_its_recipe(tmp_path):

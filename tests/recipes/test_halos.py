@@ -117,6 +117,20 @@ def test_legacy_in_the_words_of_todays_halos_is_another_system(tmp_path):
 # -- a command without HALOs' folder
 
 
+@pytest.mark.parametrize("key", ["loss.use_reference_model", "loss.reference_hf_model_class", "loss.name"])
+def test_a_list_where_halos_has_one_value_is_of_a_fork(key):
+    recipe = read_recipe(BARE.format("dpo"), ["++model.batch_size=32", f"++{key}=[1,2]"], RecipeOptions())
+    assert recipe.foreign.fork.loss == {key: "[1,2]"}
+
+
+def test_more_accumulation_steps_than_completions_start_at_no_count():
+    arguments = ["++model.batch_size=32", "++model.gradient_accumulation_steps=64"]
+    options = RecipeOptions(halos_batch="total", is_for_job=False)
+    recipe = read_recipe(BARE.format("grpo"), arguments, options)
+    assert {recipe.foreign.outcome(count).verdict for count in range(1, 17)} == {"error"}
+    assert "group cuts" not in traps(recipe)
+
+
 @pytest.mark.parametrize(
     ("loss", "objective"),
     [

@@ -111,7 +111,7 @@ def test_kto():
     ("keys", "why"),
     [
         ({"stage": "rm"}, "planner trains no reward models"),
-        ({"stage": "ppo"}, "no objective for ppo"),
+        ({"stage": "ppo", "reward_model": "r"}, "no objective for ppo"),
         ({"stage": "dpo", "pref_loss": "orpo"}, "each pair's"),
         ({"stage": "dpo", "pref_loss": "hinge"}, "no objective for pref_loss hinge"),
         ({"stage": "dpo", "pref_ftx": 0.5}, "with pref_ftx"),
@@ -203,3 +203,203 @@ def test_its_other_trainers_are_refused(variable):
     Path("recipe.yaml").write_text(json.dumps(SFT))
     with pytest.raises(RecipeError, match=r"v1|Megatron"):
         read_recipe(f"{variable}=1 llamafactory-cli train recipe.yaml", (), CHECK)
+
+
+REFUSED = {
+    "use_galore": ({"finetuning_type": "lora", "use_galore": True}, "use_galore.*with finetuning_type lora"),
+    "two optimizers": ({"use_galore": True, "use_apollo": True}, "use_apollo.*beside use_galore"),
+    "dora": ({"use_dora": True}, "use_dora.*with finetuning_type full: write lora"),
+    "adapters": ({"adapter_name_or_path": "saves/a"}, "adapter_name_or_path.*with finetuning_type full"),
+    "4 bits": ({"quantization_bit": 4}, "quantization_bit.*with finetuning_type full: write lora or oft"),
+    "pissa": ({"stage": "kto", "finetuning_type": "lora", "pissa_init": True}, "pissa_init.*in stage kto"),
+    "llama pro": ({"use_llama_pro": True}, "use_llama_pro.*finetuning_type full"),
+    "ppo": ({"stage": "ppo"}, "stage.*without reward_model"),
+    "smoothing": (
+        {"stage": "dpo", "pref_loss": "ipo", "dpo_label_smoothing": 0.1},
+        "dpo_label_smoothing.*with pref_loss ipo",
+    ),
+    "no rows to evaluate": ({"eval_strategy": "steps"}, "eval_strategy.*without rows to evaluate"),
+    "both": ({"val_size": 0.1, "eval_dataset": "other"}, "val_size.*beside eval_dataset"),
+    "endless": ({"streaming": True}, "streaming.*without max_steps"),
+    "masks": ({"stage": "dpo", "mask_history": True}, "mask_history.*in stage dpo"),
+    "interleaved": ({"interleave_probs": "0.5,0.5"}, "interleave_probs.*with mix_strategy concat"),
+    "no data": ({"dataset": None}, "dataset: found nothing. Write dataset=VALUE"),
+    "no model": ({"model_name_or_path": None}, "model_name_or_path: found nothing"),
+    "null": ({"stage": None}, "stage: found nothing.*does not train with null"),
+    "a text": ({"packing": "false"}, "packing.*without quotes"),
+    "yaml's no": ({"eval_strategy": False}, "eval_strategy: found false.*no in quotes"),
+    "a section": ({"use_muon": {"lr": 1}}, "use_muon: found a section"),
+    "zero3": (
+        {"pure_bf16": True, "deepspeed": {"zero_optimization": {"stage": 3}}},
+        "pure_bf16.*with DeepSpeed's ZeRO-3",
+    ),
+    "another batch": ({"use_hyper_parallel": True}, "use_hyper_parallel.*share a micro-batch"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_llamafactory_refuses_has_no_verdict(name):
+    """hparams/*.py of 0.9.5. A batch that never trains is no answer, so a check refuses, too."""
+    keys, message = REFUSED[name]
+    with pytest.raises(RecipeError, match=message):
+        read({**SFT, **keys}, options=CHECK)
+
+
+@pytest.mark.parametrize("argument", ["--stage=dpo", "++stage=dpo", "accelerator_config={}"])
+def test_only_key_and_value_stand_behind_a_file(argument):
+    Path("recipe.yaml").write_text(json.dumps(SFT))
+    with pytest.raises(RecipeError, match=r"takes only key=value|merges"):
+        read_recipe(f"llamafactory-cli train recipe.yaml {argument}", (), CHECK)
+
+
+def test_unknown_keys_pass_with_allow_extra_args():
+    Path("recipe.yaml").write_text(json.dumps({**SFT, "my_key": 1}))
+    recipe = read_recipe("ALLOW_EXTRA_ARGS=1 llamafactory-cli train recipe.yaml", (), RecipeOptions(gpus=4))
+    assert recipe.global_batch == 32
+    assert "my_key" in {note.key for note in recipe.draft.dropped}
+
+
+@pytest.mark.parametrize(
+    ("keys", "command", "batches"),
+    [
+        ({}, "python src/train.py recipe.yaml", {1: 8, 2: None}),
+        ({}, "USE_KT=1 llamafactory-cli train recipe.yaml", {1: 8, 2: None}),
+        ({"ray_num_workers": 4}, "USE_RAY=1 llamafactory-cli train recipe.yaml", {3: None, 4: 32, 8: 32}),
+        (
+            {"ray_num_workers": 4, "accelerator_config": {"split_batches": True}, "per_device_train_batch_size": 4},
+            "USE_RAY=1 llamafactory-cli train recipe.yaml",
+            {4: 16, 8: 16},
+        ),
+        ({"deepspeed": {}}, "llamafactory-cli train recipe.yaml", {1: 8, 2: 16}),
+        ({"deepspeed": {"bf16": {"enabled": "auto"}}}, "llamafactory-cli train recipe.yaml", {1: None, 2: 4}),
+        (
+            {"deepspeed": {"bf16": {"enabled": "auto"}}},
+            "FORCE_TORCHRUN=1 llamafactory-cli train recipe.yaml",
+            {1: 2, 2: 4},
+        ),
+        ({"use_badam": True}, "llamafactory-cli train recipe.yaml", {1: 8, 2: None}),
+        ({"use_badam": True}, "FORCE_TORCHRUN=1 llamafactory-cli train recipe.yaml", {1: None, 2: None}),
+    ],
+)
+def test_how_it_starts_decides_which_counts_train(keys, command, batches):
+    if keys.get("deepspeed"):  # some versions of accelerate take 1 step where the file names none
+        keys = {**keys, "gradient_accumulation_steps": 1}
+    Path("recipe.yaml").write_text(json.dumps({**SFT, **keys}))
+    gpus = None if "USE_RAY" in command else 1
+    foreign = read_recipe(command, (), RecipeOptions(gpus=gpus, is_for_job=False, needs_micro=False)).foreign
+    assert {count: foreign.outcome(count).batch for count in batches} == batches
+
+
+def traps(keys):
+    return {trap.name: trap.text for trap in read(keys, options=CHECK).traps(CheckOptions(counts=[1, 8]))}
+
+
+@pytest.mark.parametrize(
+    ("keys", "name"), [({"stage": "dpo", "dpo_beta": 0.1}, "dpo_beta"), ({"stage": "orpo"}, "stage orpo")]
+)
+def test_a_name_of_an_older_version_is_a_trap(keys, name):
+    expected = f"LLaMA-Factory 0.9.5 refuses {name}. The recipe needs an older version."
+    assert traps({**SFT, **keys})["does not load"] == expected
+    assert "does not load" not in traps(SFT)
+
+
+def test_a_model_with_a_processor_averages_micro_batches():
+    keys = {**SFT, "image_max_pixels": 262144}
+    assert "mean of each micro-batch's mean" in traps(keys)["depends on the split"]
+    assert "as in LLaMA-Factory" not in str(read(keys).draft.derived)
+    assert any("image_max_pixels" in text and "text alone" in text for text in told(keys))
+
+
+def test_pure_bf16_computes_in_bf16():
+    keys = {**SFT, "pure_bf16": True}
+    del keys["bf16"]
+    assert draft(keys)["train"]["precision"] == "bf16"
+
+
+def test_evaluation_without_steps_is_every_500():
+    """logging_steps, whose default is not TRL's."""
+    assert draft({**SFT, "val_size": 100, "eval_strategy": "steps"})["eval"]["every"] == "500 steps"
+
+
+def test_one_target_is_a_name_and_no_pattern():
+    keys = {**SFT, "finetuning_type": "lora", "lora_target": "q_proj"}
+    assert draft(keys)["model"]["lora"]["targets"] == ["q_proj"]
+
+
+def test_notes_name_the_recipes_keys_and_no_other_system():
+    lora = {"finetuning_type": "lora", "quantization_bit": 4, "weight_decay": 0.1}
+    recipe = read({**SFT, **lora})
+    texts = [each.text for each in (*recipe.draft.derived, *recipe.draft.dropped, *recipe.draft.to_do)]
+    assert not [text for text in texts if "TRL" in text or "folder of adapters" in text]
+    assert any("unless disable_gradient_checkpointing" in text for text in texts)
+    unread = {note.key: note.text for note in read({**SFT, "gradient_checkpointing": False}).draft.dropped}
+    assert unread["gradient_checkpointing"] == "disable_gradient_checkpointing decides it"
+
+
+def test_settings_of_another_method_are_dropped():
+    keys = {**SFT, "lora_rank": 8, "lora_target": "all", "pref_loss": "sigmoid"}
+    dropped = {note.key: note.text for note in read(keys).draft.dropped}
+    assert dropped["lora_rank"] == dropped["lora_target"] == "only LoRA reads it"
+    assert dropped["pref_loss"] == "only stage dpo reads it"
+    assert "stages pt and sft" in {n.key: n.text for n in read({**DPO, "packing": True}).draft.dropped}["packing"]
+
+
+def test_a_reward_model_learns_from_pairs():
+    assert '"chosen"' in " ".join(told({**SFT, "stage": "rm"}))
+
+
+def test_data_sets_that_nothing_describes_are_to_do():
+    assert any("found no dataset_info.json in data" in text for text in told(SFT))
+    Path("data").mkdir()
+    Path("data/dataset_info.json").write_text(json.dumps({"other": {"file_name": "rows.json"}}))
+    assert any(text.startswith("dataset mine: not in dataset_info.json") for text in told(SFT))
+    assert not any("dataset_info.json" in text for text in told({**SFT, "dataset": "other"}))
+
+
+def test_two_warmups_are_no_job():
+    keys = {**SFT, "warmup_ratio": 0.1, "warmup_steps": 10}
+    with pytest.raises(RecipeError, match="transformers 5 takes warmup_ratio"):
+        read(keys)
+    assert read(keys, options=CHECK).global_batch == 64
+
+
+def test_a_count_of_workers_and_another_count_contradict():
+    Path("recipe.yaml").write_text(json.dumps({**SFT, "ray_num_workers": 4}))
+    with pytest.raises(RecipeError, match="--gpus 8: ray_num_workers is 4"):
+        read_recipe("USE_RAY=1 llamafactory-cli train recipe.yaml", (), RecipeOptions(gpus=8))
+
+
+def test_older_scripts_are_read():
+    """src/train_bash.py, which had other names for some keys."""
+    options = (
+        "--stage sft --do_train --model_name_or_path m --dataset a --template t --finetuning_type lora "
+        "--lora_target q_proj,v_proj --output_dir o --overwrite_cache --per_device_train_batch_size 4 "
+        "--gradient_accumulation_steps 4 --evaluation_strategy steps --val_size 0.1 --plot_loss --fp16"
+    )
+    recipe = read_recipe(f"deepspeed --num_gpus 8 --master_port=9901 src/train_bash.py --deepspeed ds.json {options}")
+    assert (recipe.system, recipe.global_batch) == ("llamafactory", 128)
+    assert recipe.draft.job["model"]["lora"]["targets"] == ["q_proj", "v_proj"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [({"train_dataset": "x"}, "its trainer v1"), ({"tensor_model_parallel_size": 2}, "Megatron's trainer")],
+)
+def test_a_file_of_its_other_trainers_is_named_in_one_line(keys, message):
+    with pytest.raises(RecipeError, match=message) as found:
+        read({**SFT, **keys, "another_key": 1}, options=CHECK)
+    assert "another_key" not in str(found.value)
+
+
+def test_a_file_in_a_variable_needs_the_variable():
+    Path("recipe.yaml").write_text(json.dumps(SFT))
+    with pytest.raises(RecipeError, match=r"found \$FILE, a shell variable that is not set. Write --env FILE=VALUE"):
+        read_recipe("llamafactory-cli train $FILE", (), CHECK)
+
+
+def test_elastic_nodes_are_no_count():
+    Path("recipe.yaml").write_text(json.dumps(SFT))
+    command = "RDZV_ID=1 MIN_NNODES=1 MAX_NNODES=2 FORCE_TORCHRUN=1 NPROC_PER_NODE=4 llamafactory-cli train recipe.yaml"
+    with pytest.raises(RecipeError, match="the GPU count"):
+        read_recipe(command, (), RecipeOptions())
+    assert read_recipe(command, (), RecipeOptions(gpus=8)).global_batch == 64

@@ -13,16 +13,8 @@ from planner.recipes.unsupported import UNSUPPORTED, by_keys
 
 CHECK = RecipeOptions(is_for_job=False, needs_micro=False)
 FILES = {
-    "axolotl": (
-        "base_model: m\nmicro_batch_size: 2\ngradient_accumulation_steps: 4\nnum_epochs: 1\nadapter: lora\n"
-        "datasets:\n  - path: d\n    type: alpaca\n"
-    ),
     "verl": "data: {train_batch_size: 256}\nactor_rollout_ref: {actor: {ppo_mini_batch_size: 64}}\n",
     "Lightning": "seed_everything: 1\ntrainer: {max_epochs: 3, devices: 4}\ndata: {batch_size: 8}\nbatch_size: 8\n",
-    "torchtune": (
-        "model: {_component_: torchtune.models.llama3.llama3_8b}\nbatch_size: 2\ngradient_accumulation_steps: 8\n"
-        "optimizer: {_component_: torch.optim.AdamW}\n"
-    ),
     "LitGPT": "checkpoint_dir: c\nout_dir: o\ntrain: {global_batch_size: 16, micro_batch_size: 4}\n",
     "GPT-NeoX": '{"train_micro_batch_size_per_gpu": 4, "pipe_parallel_size": 1, "model_parallel_size": 2}',
     "LLM Foundry": "global_train_batch_size: 512\nmax_duration: 1ep\ndevice_train_microbatch_size: 4\n",
@@ -75,13 +67,10 @@ COMMANDS = [
     (f"torchrun fastchat/train/train.py {TRAINER} --data_path d.json --lazy_preprocess True", "FastChat"),
     (f"torchrun train.py {TRAINER} --data_path d.json --model_max_length 2048 --lazy_preprocess True", "FastChat"),
     ("USE_V1=1 llamafactory-cli sft examples/v1/train_full.yaml", "LLaMA-Factory's trainer v1"),
-    ("axolotl train examples/llama-3/lora-1b.yml", "axolotl"),
-    ("accelerate launch -m axolotl.cli.train lora.yml", "axolotl"),
     (f"deepspeed train.py {TRAINER} --data_split 2,4,4 --max_seq_len 512 --only_optimize_lora", "DeepSpeedExamples"),
     ("deepspeed train.py --deepspeed_config=ds.json --deepspeed_mpi", "DeepSpeedExamples"),
     ("deepspeed --module openrlhf.cli.train_dpo --micro_train_batch_size 1 --train_batch_size 128", "OpenRLHF"),
     ("python3 -m verl.trainer.main_ppo data.train_batch_size=1024 actor_rollout_ref.model.path=m", "verl"),
-    ("tune run --nproc_per_node 2 lora_finetune_distributed --config llama3/8B_lora", "torchtune"),
     ("torchrun -m torchtitan.train --job.config_file llama3_8b.toml", "torchtitan"),
     ("torchrun pretrain_gpt.py --micro-batch-size 4 --global-batch-size 512 --num-layers 24", "Megatron-LM"),
     ("litgpt finetune_lora m --data Alpaca --train.global_batch_size 16", "LitGPT"),

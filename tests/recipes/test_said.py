@@ -132,6 +132,7 @@ OPTIONS = {
     },
     "accelerate": {"batch.global": "num_processes", "train.precision": "mixed_precision"},
     "deepspeed": {"batch.global": "train_batch_size", "train.precision": "bf16"},
+    "torchtune": {"batch.global": "batch_size="},
 }
 # Values that a system has anyway, so that they need no option. ANY: the loss implies it.
 ANY = object()
@@ -163,6 +164,7 @@ ALIKE = {
     "torchtitan": {"model.kind": "hf", "model.weights": "pretrained"},
     "accelerate": {},
     "deepspeed": {},
+    "torchtune": {},
 }
 # The losses for which each system has options.
 LOSSES = {
@@ -172,6 +174,7 @@ LOSSES = {
     "torchtitan": ("lm", "sft", "own"),
     "accelerate": ("lm", "sft", "kto", "own"),
     "deepspeed": ("lm", "sft", "kto", "own"),
+    "torchtune": ("sft", "dpo", "own"),
 }
 
 names = st.text("abcdefghij", min_size=1, max_size=6)

@@ -15,8 +15,10 @@ HALOS = "accelerate launch --num_processes 4 launch.py loss=LOSS model=llama ++m
 TRL = "accelerate launch --num_processes 8 dpo.py --model_name_or_path m --per_device_train_batch_size 8"
 PYTHON = TRL.replace("accelerate launch --num_processes 8", "python")
 TORCHRUN = TRL.replace("accelerate launch --num_processes 8", "torchrun --nproc_per_node 8")
+TUNE = "tune run --nproc_per_node 8 lora_finetune_distributed --config tune.yaml"
 TWO = "--gradient_accumulation_steps 2"
 KTO, SFT, GRPO = (TRL.replace("dpo.py", f"{method}.py") for method in ("kto", "sft", "grpo"))
+AXOLOTL = "accelerate launch --num_processes 8 -m axolotl.cli.train axolotl.yaml"
 HALOS_TWO = "++model.batch_size=64 ++model.gradient_accumulation_steps=2"
 
 
@@ -169,10 +171,35 @@ CASES = {
     "tuned for": [("torn.json", {}, True), ("whole.json", {"gpus": 8}, False)],
     "a key twice": [("twice.yaml", {}, True), ("trl.yaml", {}, False)],
     "not read": [(f"{TRL} --fp16=false $ARGS", {}, True), (TRL, {}, False)],
+    "recipe": [("tune.yaml", {}, True), (TUNE, {}, False)],
+    "launch": [(TUNE.replace("--nproc_per_node 8 ", ""), {}, True), (TUNE, {}, False)],
+    "left-over micro-batches": [(TUNE, {}, True), (f"{TUNE} gradient_accumulation_steps=1", {}, False)],
+    "no step": [(TUNE, {"rows": 100}, True), (TUNE, {"rows": 128}, False), (TUNE, {}, False)],
+    "bf16 weights": [(TUNE, {}, True), (f"{TUNE} dtype=fp32", {}, False)],
+    "batch_size": [(f"{AXOLOTL} --batch_size=16", {}, True), (AXOLOTL, {}, False)],
+    "ddp": [(f"{AXOLOTL} --ddp=false", {}, True), (f"{AXOLOTL} --ddp=true", {}, False), (AXOLOTL, {}, False)],
+    "evals_per_epoch": [
+        (f"{AXOLOTL} --val_set_size=0.1", {}, True),
+        (f"{AXOLOTL} --val_set_size=0.1 --num_epochs=2", {}, False),
+        (AXOLOTL, {}, False),
+    ],
+    "seed": [
+        (AXOLOTL, {}, True),
+        (f"{AXOLOTL} --seed=1", {}, False),
+        (f"{AXOLOTL} --seed=null", {}, False),
+        (TUNE, {}, True),
+        (f"{TUNE} seed=1", {}, False),
+    ],
+    "ignored keys": [(f"{AXOLOTL} --beta=0.1", {}, True), (f"{AXOLOTL} --rl_beta=0.1", {}, False)],
     "a fork": [(f"{DPO} +loss.mine=3", {}, True), (DPO, {}, False)],
 }
 RECIPE = "model_name_or_path: m\nper_device_train_batch_size: 8\nlearning_rate: 1.0e-6\nbeta: 0.1\n"
 FILES = {
+    "tune.yaml": (ROOT / "tests/recipes/torchtune/configs/llama3_1/8B_lora.yaml").read_text(),
+    "axolotl.yaml": (
+        "base_model: m\nmicro_batch_size: 2\nlearning_rate: 1.0e-5\nevals_per_epoch: 1\n"
+        "datasets: [{path: a/b, type: chat_template}]\n"
+    ),
     "trl.yaml": f"{RECIPE}gradient_accumulation_steps: 1\n",
     "twice.yaml": f"{RECIPE}bf16: true\nbf16: false\n",
     "uncut.yaml": f"{RECIPE}padding_free: true\nmax_length: null\n",

@@ -223,9 +223,9 @@ class HalosFacts(Sliced):
         return Trap(name="KL baseline", text=f"{text} planner pools the whole global batch.")
 
     def _grpo(self, options: CheckOptions) -> Trap | None:
-        if self.method != "grpo":
-            return None
         pool = self.batch // self.accumulation
+        if self.method != "grpo" or not pool:  # HALOs starts at no count with more steps than completions
+            return None
         size = options.group_size or self.group
         if size is None:
             text = (

@@ -90,9 +90,9 @@ def make_draft(
 
 def _say_unknown(draft: Draft, keys: KeyReader) -> None:
     """Notes keys that train differently in planner, and defaults that the user's HALOs may not share."""
-    guessed = [key for key, ours in _GUESSED.items() if (entry := keys.entries.get(key)) and entry.is_default]
+    guessed = [key for key in _GUESSED if (entry := keys.entries.get(key)) and entry.is_default]
     if guessed:
-        shown = ", ".join(f"{key} {plain(keys.value(key))} ({_GUESSED[key]})" for key in guessed)
+        shown = ", ".join(f"{key} {plain(keys.value(key))} ({keys.rules[key].ours})" for key in guessed)
         draft.ask(
             f"HALOs' config folder is not beside the command, so your values may differ from these: {shown}. Look them "
             "up in config/model/, or convert the script inside the checkout"
@@ -107,19 +107,13 @@ def _say_unknown(draft: Draft, keys: KeyReader) -> None:
             draft.ask(f"{key} {plain(keys.value(key))}: {why}", of_model=key.startswith("model."))
 
 
-_GUESSED = {
-    "model.max_length": "model.context",
-    "model.max_prompt_length": "data.max_prompt",
-}
+_GUESSED = ("model.max_length", "model.max_prompt_length")
 _OTHERWISE = {
     "model.load_lora_from": "HALOs continues these adapters, planner starts new ones, so merge them into model.path",
     "load_reference_logprobs": "HALOs reads the reference's log-probabilities from this file, planner computes them",
     "frac_unique_desirable": "HALOs takes only this share of the desirable completions, so remove the others",
     "frac_unique_undesirable": "HALOs takes only this share of the undesirable completions, so remove the others",
 }
-
-
-_LORA = {"rank": "r", "alpha": "alpha", "dropout": "dropout"}
 
 
 def _set_model(draft: Draft, keys: KeyReader) -> None:
@@ -138,7 +132,8 @@ def _set_model(draft: Draft, keys: KeyReader) -> None:
     elif attention in {"sdpa", "eager", "flash_attention_2"}:
         carry(draft, keys, "model.attn_implementation", "model.attention", attention)
     if keys.read("model.use_peft"):
-        lora = {name: keys.read(f"model.peft.lora_{key}") for name, key in _LORA.items()}
+        names = {"rank": "lora_r", "alpha": "lora_alpha", "dropout": "lora_dropout"}
+        lora = {name: keys.read(f"model.peft.{key}") for name, key in names.items()}
         targets = keys.value("model.peft.target_modules")
         if isinstance(targets, list):
             lora["targets"] = [str(target) for target in targets]

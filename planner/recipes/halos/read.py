@@ -8,12 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from planner.recipes.drafting import (
-    DATA_OF,
-    RecipeOptions,
-    finish,
-    make_own,
-)
+from planner.recipes.drafting import DATA_OF, RecipeOptions, finish, make_own
 from planner.recipes.engine import shipped
 from planner.recipes.entries import Entry, KeyReader
 from planner.recipes.halos.batching import HalosFacts, Meaning
@@ -239,13 +234,13 @@ def _decided(keys: KeyReader, method: str) -> dict[str, Any]:
     is_shipped = method in _TRAINERS.values()
     if is_shipped and trainer is not None and _TRAINERS.get(str(trainer)) != method:
         found["loss.trainer"] = trainer
-    if is_shipped and name not in {None, method}:
+    if is_shipped and name not in (None, method):
         found["loss.name"] = name
     has_reference = keys.value("loss.use_reference_model")
-    if method in DATA_OF and has_reference not in {None, method in _WITH_REFERENCE}:
+    if method in DATA_OF and has_reference not in (None, method in _WITH_REFERENCE):
         found["loss.use_reference_model"] = has_reference
     for key in ("loss.policy_hf_model_class", "loss.reference_hf_model_class"):
-        if method in DATA_OF and keys.value(key) not in {None, "AutoModelForCausalLM"}:
+        if method in DATA_OF and keys.value(key) not in (None, "AutoModelForCausalLM"):
             found[key] = keys.value(key)
     loader = keys.value("loss.dataloader")
     if loader is not None and not _LOADERS.fullmatch(str(loader)):

@@ -80,13 +80,7 @@ def _refuse_no_training(keys: KeyReader, made: Composed, hydras: HydraOptions, i
             keys.wrong(f"~{cut(key)}: {its.title} reads this key, so it would not start. Remove the override")
 
 
-def _note_arguments(
-    recipe: Recipe,
-    keys: KeyReader,
-    made: Composed,
-    hydras: HydraOptions,
-    found: RecipeSource,
-) -> None:
+def _note_arguments(recipe: Recipe, keys: KeyReader, made: Composed, hydras: HydraOptions, found: RecipeSource) -> None:
     """Notes Hydra's own settings, and arguments that are no overrides. Hydra refuses those without a variable."""
     for argument in made.hydras:
         recipe.draft.drop(cut(argument), "a setting of Hydra's own, which concerns no key of the recipe")

@@ -6,14 +6,14 @@ from typing import Any
 
 from planner.base.disk import is_file
 from planner.errors import RecipeError
-from planner.files.messages import cut, show
+from planner.files.messages import cut
 from planner.recipes.config_reader import mapping_of, text_of
-from planner.recipes.drafting import carry, kind_of, note_padding
+from planner.recipes.drafting import carry, kind_of, note_padding, plain
 from planner.recipes.drafting_data import set_data
 from planner.recipes.engine import carried, carried_if_set
 from planner.recipes.entries import Entry, KeyReader
-from planner.recipes.llamafactory.keys import STAGES
-from planner.recipes.recipe import Draft
+from planner.recipes.llamafactory.keys import MEDIA, OLD_NAMES, STAGES
+from planner.recipes.recipe import Draft, Trap
 from planner.recipes.row_sources import DatasetSource
 from planner.recipes.trainer.batching import Limit, TrainerFacts
 from planner.recipes.trainer.dialect import Dialect, NamedSets, Trained
@@ -42,7 +42,11 @@ _OF_LOSSES = (
 )  # fmt: skip
 # Optimizers that replace the one of optim.
 _OPTIMIZERS = ("use_galore", "use_apollo", "use_badam", "use_adam_mini", "use_muon", "loraplus_lr_ratio")
+_ONLINE = "ONLINE"
+"""a dataset_dir with which data sets are names on the Hub"""
 _TUNING = ("lora", "full", "freeze", "oft")
+NEVER = 1 << 40
+"""more GPUs than there are"""
 _ATTENTION = {"fa2": "flash_attention_2", "fa3": "flash_attention_3", "disabled": "eager", True: "flash_attention_2"}
 
 
@@ -51,11 +55,11 @@ def prepare(keys: KeyReader) -> None:
     entries = dict(keys.entries)
     made: dict[str, Any] = {}
     rank = keys.value("lora_r", 8)
-    if isinstance(rank, int) and not keys.value("lora_alpha"):
-        made["lora_alpha"] = 2 * rank
+    if not keys.value("lora_alpha"):
+        made["lora_alpha"] = 2 * (rank if isinstance(rank, int) else 8)
         entries.pop("lora_alpha", None)
-    # LLaMA-Factory does not ask the Trainer's own key.
-    entries["gradient_checkpointing"] = _default(keys.value("disable_gradient_checkpointing") is not True)
+    if keys.value("pure_bf16") is True and keys.value("bf16") is not True:
+        entries["bf16"] = replace(entries["pure_bf16"], written_as="pure_bf16")
     if keys.value("packing") is None and _is_packed(keys):
         made["packing"] = True
         entries.pop("packing", None)
@@ -65,9 +69,7 @@ def prepare(keys: KeyReader) -> None:
     where = entries["lora_target_modules"] if "lora_target_modules" in entries else _default(None)
     entries["lora_target_modules"] = replace(where, value=named)
     attention = keys.value("attn_implementation")
-    if attention == "auto":
-        del entries["attn_implementation"]
-    elif isinstance(attention, str | bool) and attention in _ATTENTION:
+    if isinstance(attention, str | bool) and attention in _ATTENTION:
         entries["attn_implementation"] = replace(entries["attn_implementation"], value=_ATTENTION[attention])
     if (bits := keys.value("quantization_bit")) in (4, 8):
         entries[f"load_in_{bits}bit"] = replace(entries["quantization_bit"], value=True, written_as="quantization_bit")
@@ -119,8 +121,8 @@ def _own_because(keys: KeyReader, loss: str) -> str:
         return f"planner has no objective for pref_loss {cut(loss)}"
     named = [key for key, plain in _CHANGING.items() if keys.value(key) is not None and keys.value(key) not in plain]
     named += ["ld_alpha"] if loss in {"dpo", "ipo", "simpo"} and keys.has("ld_alpha") else []
-    if tuning := keys.value("finetuning_type"):
-        named += [f"finetuning_type {tuning}"] if tuning in {"freeze", "oft"} else []
+    tuning = str(keys.read("finetuning_type"))
+    named += [f"finetuning_type {tuning}"] if tuning in {"freeze", "oft"} else []
     return f"planner has no objective for {loss} with {', '.join(named)}" if named else ""
 
 
@@ -128,27 +130,48 @@ def _facts(keys: KeyReader, facts: TrainerFacts) -> TrainerFacts:
     varies = ""
     if facts.method == "kto":
         varies = "LLaMA-Factory averages the KL over a micro-batch of all GPUs, and the loss over each micro-batch"
-    limits = tuple(_limits(keys, facts))
-    return replace(facts, is_trl=False, limits=(*facts.limits, *limits), varies=varies)
+    elif facts.method == "sft" and (media := _media(keys)):
+        varies = f"For a model with a processor ({media}), the Trainer takes the mean of each micro-batch's mean loss"
+    old = [name for name in OLD_NAMES if keys.wrote(name)]
+    old += ["stage orpo"] if keys.value("stage") == "orpo" else []
+    text = f"LLaMA-Factory 0.9.5 refuses {', '.join(old)}. The recipe needs an older version."
+    return replace(
+        facts,
+        is_trl=False,
+        varies=varies,
+        old_keys=tuple(name for name in facts.old_keys if name not in OLD_NAMES),
+        own_traps=(Trap(name="does not load", text=text),) if old else (),
+    )
 
 
-def _limits(keys: KeyReader, facts: TrainerFacts) -> list[Limit]:
-    """The counts of GPUs that LLaMA-Factory refuses (hparams/parser.py, get_train_args)."""
-    found = []
+def _media(keys: KeyReader) -> str:
+    """The recipe's keys of images, video and audio as text."""
+    return ", ".join(name for name in MEDIA if keys.has(name))
+
+
+def limits(keys: KeyReader, facts: TrainerFacts, distributed: int) -> list[Limit]:
+    """The counts of GPUs that LLaMA-Factory refuses (hparams/parser.py, get_train_args).
+
+    `distributed` is the least count that it starts in processes of torch.distributed.
+    """
+    found, most = [], distributed - 1
     for name in ("galore_layerwise", "apollo_layerwise"):
         if keys.value(name) is True and keys.value(f"use_{name.partition('_')[0]}") is True:
-            found.append(Limit(text=f"ValueError: {name} is for one GPU", most=1))
+            found.append(Limit(text=f"ValueError: {name} is for one plain process", most=most))
             if facts.accumulation > 1:
-                found.append(Limit(text=f"ValueError: {name} needs gradient_accumulation_steps 1", least=1 << 40))
+                found.append(Limit(text=f"ValueError: {name} needs gradient_accumulation_steps 1", least=NEVER))
     stage = 3 if facts.unread else keys.value("deepspeed.zero_optimization.stage")
     if keys.value("use_badam") is True and (keys.value("badam_mode") == "ratio" or stage != 3):
-        found.append(Limit(text="ValueError: BAdam is for one GPU", most=1))
+        found.append(Limit(text="ValueError: this BAdam is for one plain process", most=most))
     return found
 
 
 def _set_model(draft: Draft, keys: KeyReader) -> None:
     draft.set("model.kind", "hf")
     carried(draft, keys, "model_name_or_path")
+    if keys.value("disable_gradient_checkpointing") is not True:
+        how = "LLaMA-Factory does so unless disable_gradient_checkpointing is true"
+        draft.derive("train.activation_checkpointing", True, f"train.activation_checkpointing true: {how}")
     if keys.value("model_revision") != "main":
         carried_if_set(draft, keys, "model_revision")
     carried(draft, keys, "max_length")
@@ -165,26 +188,33 @@ def _set_model(draft: Draft, keys: KeyReader) -> None:
     tuning = str(keys.read("finetuning_type"))
     if tuning not in _TUNING:
         keys.refuse("finetuning_type", f"Write one of {', '.join(_TUNING)}")
-    for name in ("pissa_init", "loraplus_lr_ratio"):
+    for name in ("pissa_init",):
         if keys.value(name) and tuning == "lora":
             keys.refuse_in_job(name, "planner trains only plain low-rank adapters: remove it if you want those")
     if tuning == "lora":
-        set_lora(draft, keys)
+        set_lora(draft, keys, is_trl=False)
         _note_adapters(draft, keys)
-    if tuning != "lora" and keys.has("quantization_bit"):
-        keys.refuse_in_job("quantization_bit", "without adapters, quantized weights are not trained")
+    else:
+        _drop(draft, keys, "only LoRA reads it", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules")
+
+
+def _drop(draft: Draft, keys: KeyReader, why: str, *names: str) -> None:
+    """Notes those of the keys that the recipe has as dropped."""
+    for name in names:
+        if keys.has(name) and not keys.entries[name].is_default:
+            draft.drop(name, why)
 
 
 def _note_adapters(draft: Draft, keys: KeyReader) -> None:
     if keys.has("adapter_name_or_path"):
         draft.drop("adapter_name_or_path", "see to do")
         draft.ask(
-            f"model.path: the recipe continues the adapters {show(keys.value('adapter_name_or_path'))}. Merge them "
+            f"model.path: the recipe continues the adapters {plain(keys.value('adapter_name_or_path'))}. Merge them "
             "into their base model and write the merged one",
             of_model=True,
         )
     if keys.has("quantization_bit") and keys.value("quantization_bit") not in (4, 8):
-        bits = show(keys.value("quantization_bit"))
+        bits = plain(keys.value("quantization_bit"))
         draft.drop("quantization_bit", f"{bits} bits: planner stores frozen weights in fp32 or nf4")
 
 
@@ -195,19 +225,28 @@ def _set_rows(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> NamedSets:
     train = _sources(keys, "dataset")
     held = "val_size" if keys.value("val_size") else ""
     named = NamedSets(train=train, test=_sources(keys, "eval_dataset"), held_key=held)
-    set_data(draft, kind_of(facts.method), named.train)
+    _ask_where(draft, keys)
+    set_data(draft, "pairs" if facts.unit == "pair" else kind_of(facts.method), named.train)
+    if media := _media(keys):
+        draft.ask(f"{media}: the recipe's model takes images, video or audio. planner trains on text alone")
     draft.told |= {"dataset", "dataset_dir", "eval_dataset"}
     if keys.has("max_samples"):
         draft.drop("max_samples", "see to do")
         draft.ask(
-            f"max_samples {show(keys.value('max_samples'))}: LLaMA-Factory takes the first rows of each data set. Cut "
+            f"max_samples {plain(keys.value('max_samples'))}: LLaMA-Factory takes the first rows of each data set. Cut "
             "the files, or write a mixture with rows"
         )
-    if keys.value("mix_strategy") not in {None, "concat"}:
+    if str(keys.value("mix_strategy", "concat")) != "concat":
         draft.drop("mix_strategy", "see to do")
-        draft.ask(f"mix_strategy {show(keys.value('mix_strategy'))}: write data.mixture with weights")
+        draft.ask(f"mix_strategy {plain(keys.value('mix_strategy'))}: write data.mixture with weights")
+        if keys.has("interleave_probs"):
+            draft.drop("interleave_probs", "see to do")
     _set_cut(draft, keys, facts)
-    if facts.method == "sft":
+    if facts.unit != "pair":
+        _drop(draft, keys, "only stage dpo reads it", "pref_loss")
+    if facts.method != "sft":
+        _drop(draft, keys, "LLaMA-Factory packs rows only in stages pt and sft", "packing")
+    else:
         _set_packing(draft, keys)
         on = "all" if keys.value("train_on_prompt") is True else "completions"
         what = "train_on_prompt" if on == "all" else "LLaMA-Factory trains on the turns of the assistant"
@@ -230,8 +269,10 @@ def _set_cut(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> None:
 def _set_packing(draft: Draft, keys: KeyReader) -> None:
     if not keys.flag("packing"):
         return
-    carry(draft, keys, "packing", "data.packing", True)
-    if keys.value("neat_packing") is not True:
+    if keys.value("neat_packing") is True:
+        draft.derive("data.packing", True, "data.packing true: neat_packing", "neat_packing")
+    else:
+        carry(draft, keys, "packing", "data.packing", True)
         draft.ask(
             "data.packing: without neat_packing LLaMA-Factory's attention crosses from one conversation to the next in "
             "a row. In planner it stays in a conversation"
@@ -242,17 +283,38 @@ def _set_packing(draft: Draft, keys: KeyReader) -> None:
 def _sources(keys: KeyReader, key: str) -> list[DatasetSource]:
     """The data sets at `key`: names of dataset_info.json, from there if the file is on this machine."""
     said = keys.value(key)
-    names = [each.strip() for each in said.split(",")] if isinstance(said, str) else said
-    if names is None:
+    names = _names(said)
+    if said is None:
         return []
-    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+    if not names or not all(isinstance(name, str) and name for name in names):
         keys.refuse_in_job(key, "Write the names of data sets, with commas between them")
         return []
     folder = str(keys.read("dataset_dir"))
-    if folder == "ONLINE":
+    if folder == _ONLINE:
         return [DatasetSource(name=name) for name in names]
     known = _dataset_info(keys, folder)
     return [_source(name, known.get(name), folder) for name in names]
+
+
+def _ask_where(draft: Draft, keys: KeyReader) -> None:
+    """Says which data sets planner knows only by name."""
+    folder, said = str(keys.read("dataset_dir")), keys.value("dataset")
+    if folder == _ONLINE:
+        return
+    if not (known := _dataset_info(keys, folder)):
+        draft.ask(
+            f"dataset {plain(said)}: planner found no dataset_info.json in {folder} (dataset_dir), which describes it"
+        )
+    elif unknown := [str(name) for name in _names(said) if name not in known]:
+        shown = ", ".join(unknown)
+        draft.ask(f"dataset {shown}: not in dataset_info.json of {folder}, so LLaMA-Factory does not load it")
+
+
+def _names(said: Any) -> list[Any]:
+    """The names in a text with commas, or in a list."""
+    if isinstance(said, str):
+        return [each.strip() for each in said.split(",")]
+    return said if isinstance(said, list) else []
 
 
 def _dataset_info(keys: KeyReader, folder: str) -> dict[str, Any]:
@@ -298,13 +360,15 @@ def _set_padding(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> None:
     note_padding(draft, "" if keys.flag("packing") else pads)
 
 
-def refuse(keys: KeyReader) -> None:
-    """Notes a recipe that trains nothing, and optimizers that planner does not have."""
-    if keys.value("do_train") is not True:
-        keys.refuse("do_train", "Without it LLaMA-Factory trains nothing: write true")
+def refuse_in_job(keys: KeyReader) -> None:
+    """Notes what planner cannot carry into a job, or does not know the batch of."""
     for name in _OPTIMIZERS:
         if keys.value(name):
             keys.refuse_in_job(name, "planner has adamw, rmsprop and sgd: remove it only if adamw will do")
+    if keys.has("warmup_ratio") and keys.value("warmup_steps"):
+        keys.refuse_in_job("warmup_steps", "transformers 5 takes warmup_ratio before it, and 4 does not: remove one")
+    if keys.value("use_hyper_parallel"):
+        keys.refuse("use_hyper_parallel", "planner does not know which GPUs then share a micro-batch: remove it")
 
 
 DIALECT = Dialect(

@@ -9,6 +9,13 @@ from planner.recipes.trainer.keys import TRACKING, TRAINING_ARGUMENTS
 VERSIONS = "in LLaMA-Factory 0.9.5"
 _NO_REPOSITORY_CODE = "planner runs no code of a model's repository"
 _GENERATES = "only a model that generates reads it"
+_MEDIA = """
+    image_max_pixels image_min_pixels image_do_pan_and_scan crop_to_patches video_max_pixels video_min_pixels video_fps
+    video_maxlen use_audio_in_video audio_sampling_rate freeze_vision_tower freeze_multi_modal_projector
+    freeze_language_model
+"""
+MEDIA = tuple(_MEDIA.split())
+"""keys of models that take images, video or audio"""
 
 _OWN = Rules(
     (
@@ -63,6 +70,11 @@ _OWN = Rules(
             key("flash_attn", into="attn_implementation", ours="model.attention", mark=True),
             key("disable_gradient_checkpointing", value="truth", why="train.activation_checkpointing sets it"),
             key(
+                "gradient_checkpointing",
+                into="gradient_checkpointing_of_the_trainer",
+                why="disable_gradient_checkpointing decides it",
+            ),
+            key(
                 "enable_liger_kernel",
                 into="use_liger_kernel",
                 value="truth",
@@ -83,13 +95,7 @@ _OWN = Rules(
             rope_scaling mixture_of_depths moe_aux_loss_coef resize_vocab add_tokens add_special_tokens
             new_special_tokens_config init_special_tokens"""),
             keys("shift_attn train_from_scratch", value="truth"),
-            keys(
-                """
-            image_max_pixels image_min_pixels image_do_pan_and_scan crop_to_patches video_max_pixels video_min_pixels
-            video_fps video_maxlen use_audio_in_video audio_sampling_rate freeze_vision_tower
-            freeze_multi_modal_projector freeze_language_model""",
-                why="planner trains on text",
-            ),
+            keys(_MEDIA, why="planner trains on text"),
             keys("""
             kt_weight_path kt_expert_checkpoint_path kt_use_lora_experts kt_lora_expert_num
             kt_lora_expert_intermediate_size"""),
@@ -141,7 +147,9 @@ _OWN = Rules(
             key("neat_packing", value="truth", mark=True, effect=says("the unit is a packed row")),
             key("train_on_prompt", ours="data.loss_on", value="truth", mark=True),
             key("mask_history", value="truth", mark=True),
-            keys("max_samples mix_strategy interleave_probs tool_format default_system"),
+            keys("max_samples mix_strategy interleave_probs tool_format"),
+            key("default_system", why="write it into the rows, as their first turn"),
+            key("tokenized_path", why="planner tokenizes the data sets itself"),
             keys("streaming buffer_size", why="planner reads all rows of a set before the first step"),
             keys("overwrite_cache", mark=True, why="planner reads the data once"),
             keys(
@@ -149,7 +157,7 @@ _OWN = Rules(
                 why="planner reads the data once",
             ),
             keys("enable_thinking preserve_thinking", why="the model's chat template decides it"),
-            keys("media_dir tokenized_path ignore_pad_token_for_loss disable_shuffling"),
+            keys("media_dir ignore_pad_token_for_loss disable_shuffling"),
             keys("eval_on_each_dataset eval_num_beams", why="planner evaluates one data set"),
         ),
         *about(
@@ -210,7 +218,7 @@ _OWN = Rules(
         ),
         *about(
             "names of versions before 0.9, which 0.9.5 refuses",
-            key("dpo_beta", into="beta", ours="objective.beta", value="number", default=0.1, is_old=True, mark=True),
+            key("dpo_beta", into="beta", ours="objective.beta", value="number", default=0.1, is_old=True),
             key("dpo_loss", into="pref_loss", is_old=True, mark=True),
             key("dpo_ftx", into="pref_ftx", value="number", is_old=True, mark=True),
             key("orpo_beta", value="number", is_old=True, mark=True),
@@ -228,4 +236,6 @@ _DROPPED = """
 _OLD = frozenset(_DROPPED.split())
 RULES = Rules(tuple(row._replace(is_old=row.name in _OLD) for row in TRAINING_ARGUMENTS)) | _OWN
 """all keys that LLaMA-Factory takes"""
+OLD_NAMES = _OWN.of(is_old=True)
+"""keys of LLaMA-Factory itself that 0.9.5 refuses"""
 STAGES = ("pt", "sft", "rm", "ppo", "dpo", "kto")

@@ -90,6 +90,8 @@ class LaunchSettings:
     """files that the launcher reads and that are not on this machine"""
     source: str = ""
     """the file or option that says so, for messages"""
+    counted_by: str = ""
+    """what says the number of processes, if it is not num_processes of `source`"""
     repeats: tuple[str, ...] = ()
     """a text for each key that the file has twice"""
 

@@ -96,6 +96,12 @@ class TrainerFacts:
     """the Trainer's keys whose names differ in the recipe's system, and those names"""
     workers: int | None = None
     """the processes that the recipe starts whatever the GPU count is, None if one for each GPU"""
+    sharing: int = 1
+    """how many processes share the same rows, by tensor or context parallelism"""
+    rounds_warmup: str = "up"
+    """how the system rounds a warmup that is a part of all steps"""
+    own_traps: tuple[Trap, ...] = ()
+    """what the system does silently in its own way"""
     limits: tuple[Limit, ...] = ()
     """counts of processes with which the recipe's system does not start"""
     varies: str = ""
@@ -107,9 +113,17 @@ class TrainerFacts:
         """The name of a key of the Trainer in the recipe's system."""
         return self.names.get(key, key)
 
+    def processes(self, gpus: int) -> int:
+        """The number of processes on these GPUs."""
+        return self.workers or gpus
+
     def batch_at(self, gpus: int) -> int:
         """The global batch at a GPU count: m * A * W, or m * A with split_batches, where m is of all GPUs."""
-        return self.micro * self.accumulation * (1 if self.splits_batches else self.workers or gpus)
+        return self.micro * self.accumulation * (1 if self.splits_batches else self.replicas(gpus))
+
+    def replicas(self, gpus: int) -> int:
+        """The number of processes that read different rows, at least 1, at a GPU count."""
+        return max(self.processes(gpus) // self.sharing, 1)
 
     def takes(self, gpus: int, micro: int, accumulation: int) -> bool:
         """Whether TRL would train exactly the same batch with another split."""
@@ -125,28 +139,28 @@ class TrainerFacts:
         text, is_raised = self._refusal(gpus)
         if text:
             return BatchOutcome(gpus=gpus, verdict="error", batch=None, text=text, is_raised=is_raised)
-        batch = self.batch_at(gpus)
+        batch, processes = self.batch_at(gpus), self.processes(gpus)
         return BatchOutcome(
             gpus=gpus,
             verdict="exact" if batch == self.batch else "other batch",
             batch=batch,
-            eval_text=f"{self.eval_micro * gpus} ({self.eval_micro} x {gpus})" if self.evaluates else "-",
+            eval_text=f"{self.eval_micro * processes} ({self.eval_micro} x {processes})" if self.evaluates else "-",
         )
 
     def _refusal(self, gpus: int) -> tuple[str, bool]:
         """The error, empty if TRL starts, and whether it is raised."""
-        if text := self._size_error(gpus):
+        if text := self._size_error(self.processes(gpus)):
             return text, True
         if self.launch_kind == "NO" and gpus > 1:
             return "accelerate starts 1 process (distributed_type NO)", False
         return self._start_error(gpus), True
 
-    def _size_error(self, gpus: int) -> str:
+    def _size_error(self, processes: int) -> str:
         """The error if the micro-batch of a GPU is none, or too small for the method. Empty if it is not."""
-        if self.splits_batches and self.micro % gpus:
-            return f"ValueError: split_batches, {self.micro} % {gpus} = {self.micro % gpus}"
+        if self.splits_batches and self.micro % processes:
+            return f"ValueError: split_batches, {self.micro} % {processes} = {self.micro % processes}"
         least = _LEAST_MICRO.get(self.method, 1) if self.is_trl else 1
-        if self.micro // (gpus if self.splits_batches else 1) < least:
+        if self.micro // (processes if self.splits_batches else 1) < least:
             return f"ValueError: {self.method.upper()} needs a micro-batch above {least - 1}"
         return ""
 
@@ -155,11 +169,12 @@ class TrainerFacts:
         for limit in self.limits:
             if gpus < limit.least or (limit.most is not None and gpus > limit.most):
                 return limit.text
-        if self.mesh not in {None, gpus}:
+        processes = self.processes(gpus)
+        if self.mesh not in {None, processes}:
             return f"ValueError: parallelism_config is for {self.mesh} processes"
-        if self.deepspeed and (other := self.deepspeed.other(gpus, self.micro, self.accumulation)):
+        if self.deepspeed and (other := self.deepspeed.other(processes, self.micro, self.accumulation)):
             return _contradiction(*other)
-        return self._groups(gpus) if self.num_generations else ""
+        return self._groups(processes) if self.num_generations else ""
 
     def _groups(self, gpus: int) -> str:
         """The error if GRPO would not generate whole groups at once, empty if it does."""
@@ -191,14 +206,21 @@ class TrainerFacts:
                 AmbiguousUnit(key="num_steps", value=str(self.accumulation), there=there, here="no such setting")
             )
         if self.warmup_written != "0":
-            there = "optimizer steps, of any size" if "steps" in self.warmup else "of all steps, rounded up"
+            there = (
+                "optimizer steps, of any size"
+                if "steps" in self.warmup
+                else f"of all steps, rounded {self.rounds_warmup}"
+            )
             here = f"warmup: {self.warmup}"
             rows.append(AmbiguousUnit(key=self.warmup_key, value=self.warmup_written, there=there, here=here))
         if self.eval_every:
             there = "optimizer steps, of any size" if self.eval_every.endswith("steps") else "of the run"
             rows.append(
                 AmbiguousUnit(
-                    key="eval_steps", value=self.eval_every, there=there, here=f"eval.every: {self.eval_every}"
+                    key=self.name("eval_steps"),
+                    value=self.eval_every,
+                    there=there,
+                    here=f"eval.every: {self.eval_every}",
                 )
             )
         return rows
@@ -221,13 +243,14 @@ class TrainerFacts:
             resumes(options.transformers) if self.resumes else None,
             by_length() if self.groups_by_length else None,
             padding_free() if self.cuts_padding_free else None,
+            *self.own_traps,
         ]
         if self.packs:
             text = "The unit is a packed row, so the number of conversations in a batch depends on their lengths."
             made.append(Trap(name="packing", text=text))
         # Under a launcher or DeepSpeed each process has one GPU.
         if not self.is_launched and self.launch_kind != "DEEPSPEED" and max(options.counts) > 1:
-            made.append(data_parallel(self.micro * self.accumulation, is_alone=self.is_alone))
+            made.append(data_parallel(self.micro * self.accumulation, is_alone=self.is_alone and self.is_trl))
         return [trap for trap in made if trap]
 
     def _silent(self, options: CheckOptions) -> Trap | None:
@@ -268,7 +291,7 @@ class TrainerFacts:
         if not bad:
             return None
         text = (
-            "TRL generates per_device_train_batch_size x GPUs x steps_per_generation completions at once, which must "
+            f"TRL generates {self.name(MICRO)} x GPUs x steps_per_generation completions at once, which must "
             f"be whole groups of {self.num_generations}. It refuses {', '.join(map(str, bad))} GPUs. In "
             "planner, make each sample a whole group, which is not cut."
         )

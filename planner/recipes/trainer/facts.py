@@ -21,7 +21,6 @@ def facts_of(
     generation = _generation_batch(keys)
     num_generations = keys.whole("num_generations", 8, least=2) if method == "grpo" else None
     steps, epochs = _length(keys)
-    renamed = {its.written_as for its in keys.entries.values()}
     warmup, warmup_key = _warmup(keys)
     return TrainerFacts(
         method=method,
@@ -55,7 +54,7 @@ def facts_of(
         warmup_key=warmup_key,
         warmup_written=number(keys.number(warmup_key, 0.0)),
         eval_every=_eval_every(keys, strategy) if evaluates else "",
-        old_keys=tuple(key for key in keys.rules.of(is_old=True) if keys.has(key) or key in renamed),
+        old_keys=tuple(key for key in keys.rules.of(is_old=True) if keys.wrote(key)),
         packs=unit == "packed row",
         # The other methods have samplers of their own, or rows without a length.
         groups_by_length=unit == "example" and groups_by_length(keys),
@@ -95,11 +94,18 @@ def _warmup(keys: KeyReader) -> tuple[str, str]:
     return f"{number(round((steps or ratio) * 100, 6))}%", key
 
 
+def default_logging(keys: KeyReader) -> float:
+    """After how many steps the recipe's system logs, and evaluates, if nothing says it."""
+    row = keys.rules.of_key("logging_steps")
+    assert row is not None
+    return float(row.default)
+
+
 def _eval_every(keys: KeyReader, strategy: str) -> str:
     if strategy == "epoch":
         keys.value("eval_steps")
         return "1 epoch"
-    every = keys.number("eval_steps") if keys.has("eval_steps") else keys.number("logging_steps", 10.0)
+    every = keys.number("eval_steps") if keys.has("eval_steps") else keys.number("logging_steps", default_logging(keys))
     if not every:
         keys.refuse("eval_steps", "Write a number of steps, or a fraction of the run below 1")
     return f"{round(every)} steps" if every >= 1 else f"{number(round(every * 100, 6))}%"

@@ -59,7 +59,7 @@ def fill(
     else:
         carry(draft, keys, "num_train_epochs", "train.epochs", whole_if(facts.epochs or 3.0), whose=keys.versions)
     carried(draft, keys, "seed")
-    set_optimizer(draft, keys, is_own=is_own)
+    set_optimizer(draft, keys, is_own=is_own, whose="TRL" if facts.is_trl else "the Trainer")
     set_schedule(draft, keys, facts, is_own=is_own)
     clips = "max_grad_norm" not in keys.entries or keys.has("max_grad_norm")
     clip = keys.read("max_grad_norm") if clips else None
@@ -80,7 +80,7 @@ def _set_name(draft: Draft, keys: KeyReader, default: str) -> None:
 
 
 def _set_batch(draft: Draft, keys: KeyReader, options: RecipeOptions, facts: TrainerFacts, held: int) -> None:
-    how = product(facts.tuned_gpus, facts.micro, facts.accumulation, facts.batch)
+    how = product(facts.replicas(facts.tuned_gpus), facts.micro, facts.accumulation, facts.batch)
     if facts.splits_batches:
         how = f"{facts.batch} = {facts.micro} x {facts.accumulation}: split_batches counts over all GPUs"
     set_batch(draft, keys, options, facts.batch, held, how)
@@ -117,14 +117,17 @@ def _set_compute(draft: Draft, keys: KeyReader) -> None:
 # -- adapters, as peft has them
 
 
-def set_lora(draft: Draft, keys: KeyReader) -> None:
-    """Sets `model.lora` and `model.frozen` by the keys that start with `lora_` and `load_in_`."""
+def set_lora(draft: Draft, keys: KeyReader, *, is_trl: bool = True) -> None:
+    """Sets `model.lora` and `model.frozen` by the keys that start with `lora_` and `load_in_`.
+
+    `is_trl` says whether TRL reads them: the model may then be a folder of adapters, and one target is a pattern.
+    """
     rank, alpha, how = keys.read("lora_r"), keys.read("lora_alpha"), ""
     if keys.flag("use_rslora"):
         how = f" ({number(alpha)} x sqrt({rank}): use_rslora scales by alpha / sqrt(rank), planner by alpha / rank)"
         alpha *= sqrt(rank)
     lora: dict[str, Any] = {"rank": rank, "alpha": alpha, "dropout": keys.read("lora_dropout")}
-    targets, whose = _lora_targets(draft, keys)
+    targets, whose = _lora_targets(draft, keys, is_trl=is_trl)
     if targets:
         lora["targets"] = targets
     shown = (", ".join(targets) or "all linear layers but the head") + whose
@@ -135,12 +138,17 @@ def set_lora(draft: Draft, keys: KeyReader) -> None:
     for name in ("load_in_4bit", "load_in_8bit"):
         if keys.value(name) is True:
             _set_frozen(draft, keys, name)
-            draft.ask(
-                f"model.path: {keys.shown(name)} often continues adapters of an earlier run. If "
-                f"{keys.value('model_name_or_path')} is a folder of adapters, merge them into their base model and "
-                "write the merged one",
-                of_model=True,
-            )
+            if is_trl:
+                _ask_to_merge(draft, keys, name)
+
+
+def _ask_to_merge(draft: Draft, keys: KeyReader, name: str) -> None:
+    draft.ask(
+        f"model.path: {keys.shown(name)} often continues adapters of an earlier run. If "
+        f"{keys.value('model_name_or_path')} is a folder of adapters, merge them into their base model and "
+        "write the merged one",
+        of_model=True,
+    )
 
 
 def _set_frozen(draft: Draft, keys: KeyReader, name: str) -> None:
@@ -157,10 +165,10 @@ def _set_frozen(draft: Draft, keys: KeyReader, name: str) -> None:
         draft.drop("use_bnb_nested_quant", "planner keeps the scales in float32, which takes 0.4 bits per weight more")
 
 
-def _lora_targets(draft: Draft, keys: KeyReader) -> tuple[list[str], str]:
+def _lora_targets(draft: Draft, keys: KeyReader, *, is_trl: bool) -> tuple[list[str], str]:
     """The layers that get adapters (empty for all linear layers), and whose choice they are if not the recipe's.
 
-    A single name is refused, because peft takes it as a pattern of whole names.
+    A single name is refused in TRL, because peft takes it as a pattern of whole names.
     """
     found = keys.value("lora_target_modules")
     names = [str(each) for each in found] if isinstance(found, list) else [str(found)] if found else []
@@ -168,7 +176,7 @@ def _lora_targets(draft: Draft, keys: KeyReader) -> tuple[list[str], str]:
         return [], ""
     if not names:
         return _default_targets(draft, keys)
-    if len(names) == 1:
+    if len(names) == 1 and is_trl:
         keys.refuse_in_job("lora_target_modules", "Write two or more names as a list in the file, or all-linear")
     return names, ""
 

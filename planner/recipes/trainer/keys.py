@@ -148,8 +148,9 @@ TRAINING_ARGUMENTS = Rules(
             key("hub_model_id", ours="name", unset="free"),
             key("project", ours="tracking", value="words", why=TRACKING),
             key("trackio_space_id", ours="tracking", value="words", why=TRACKING),
+            key("logging_steps", default=500.0),
             keys("""
-            logging_strategy logging_steps log_level log_level_replica hub_strategy hub_token
+            logging_strategy log_level log_level_replica hub_strategy hub_token
             hub_revision trackio_bucket_id trackio_static_space_id include_tokens_per_second
             ray_scope"""),
             keys(

@@ -11,8 +11,8 @@ from planner.recipes.trainer.batching import TrainerFacts
 def set_preferences(draft: Draft, keys: KeyReader, facts: TrainerFacts, title: str, *told: str) -> None:
     """Sets `objective` for sft, dpo, ipo, simpo and kto. The note on it also tells of the keys `told`."""
     if facts.loss == "sft":
-        text = f"objective sft: the mean over all tokens of the global batch, as in {title}"
-        draft.derive("objective", {"kind": "sft"}, text)
+        text = "objective sft: the mean over all tokens of the global batch"
+        draft.derive("objective", {"kind": "sft"}, text if facts.varies else f"{text}, as in {title}")
         return
     objective: dict[str, Any] = {"kind": facts.loss, "beta": keys.read("beta")}
     if facts.loss == "dpo" and (smoothing := keys.read("label_smoothing")):

@@ -46,7 +46,8 @@ def recipe_of(
     is_own = bool(trained.why_own)
     fill(draft, keys, options, facts, dialect, launch, held, is_own=is_own)
     _ask_to_check(draft, facts)
-    whose = "--gpus" if options.gpus else f"num_processes of {launch.source}" if launch else "--gpus"
+    counted = (launch.counted_by or f"num_processes of {launch.source}") if launch else ""
+    whose = "--gpus" if options.gpus or not counted else counted
     draft.derived.append(Note(key="gpus", text=f"tuned for {gpus} GPUs: {whose}"))
     finish(draft, keys, reasons_of(keys, dialect, is_own=is_own), NO_SETTING)
     if is_own:
@@ -125,8 +126,9 @@ def _refuse_contradictions(keys: KeyReader, facts: TrainerFacts, launch: LaunchS
         )
     evaluated = facts.eval_micro * facts.tuned_gpus
     if facts.evaluates and facts.num_generations and evaluated % facts.eval_generations:
+        key = keys.shown("per_device_eval_batch_size")
         keys.lacks(
-            f"per_device_eval_batch_size: {facts.eval_micro} x {facts.tuned_gpus} GPUs are {evaluated}, no multiple of "
+            f"{key}: {facts.eval_micro} x {facts.tuned_gpus} GPUs are {evaluated}, no multiple of "
             f"num_generations {facts.eval_generations}. Write a size that makes one"
         )
 
@@ -144,9 +146,11 @@ def _gpus(keys: KeyReader, options: RecipeOptions, launch: LaunchSettings | None
     """The GPU count that the recipe was tuned for, by `--gpus` or the launcher. 1 with a mistake noted if unknown."""
     said, option = launch.num_processes if launch else None, options.gpus_option
     if options.gpus and said and options.gpus != said:
+        counted = f"{launch.source} says num_processes {said}" if launch else ""
+        counted = f"{launch.counted_by} is {said}" if launch and launch.counted_by else counted
         keys.wrong(
-            f"{option} {options.gpus}: {launch.source if launch else ''} says num_processes {said}. Leave one of them "
-            "out (convert --at is the count to write for, check --gpus has the counts to check)"
+            f"{option} {options.gpus}: {counted}. Leave one of them out (convert --at is the count to write for, check "
+            "--gpus has the counts to check)"
         )
     if not options.gpus and not said:
         micro, steps = keys.shown(MICRO), keys.shown(STEPS)

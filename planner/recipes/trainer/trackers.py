@@ -50,14 +50,14 @@ def set_trackers(draft: Draft, keys: KeyReader, environment: Mapping[str, str]) 
 
 def _kinds(made: TrackerDraft, keys: KeyReader) -> list[str]:
     """The names of the recipe's trackers, in their order. Notes how they were chosen."""
-    names = _named(keys)
+    names, key = _named(keys), keys.shown("report_to")
     told = _told_by_settings(made)
     if names is None:
         given = keys.entries.get("report_to")
         if given is not None and isinstance(given.value, Unresolved):
             made.draft.drop("report_to", f"{cut(given.value.text)} ({given.value.why}): write tracking in the job")
         elif told:
-            made.say(f"tracking {', '.join(told)}: report_to is not set, but {', '.join(told.values())}")
+            made.say(f"tracking {', '.join(told)}: {key} is not set, but {', '.join(told.values())}")
         else:
             made.say("tracking none: report_to is not set (all installed trackers in transformers 4, none in 5)")
         return list(told)
@@ -70,7 +70,7 @@ def _kinds(made: TrackerDraft, keys: KeyReader) -> list[str]:
         )
         return kinds
     if names in ([], ["none"]):
-        made.say(f"tracking none: report_to {'none' if names else 'is empty'}", "report_to")
+        made.say(f"tracking none: {key} {'none' if names else 'is empty'}", "report_to")
         return []
     if known := [name for name in names if name in _SETTERS or name in installed(GROUP)]:
         made.use("report_to", f"tracking: {', '.join(known)}")

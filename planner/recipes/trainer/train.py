@@ -12,6 +12,7 @@ from planner.recipes.scalars import number
 from planner.recipes.trainer.accelerate import LaunchSettings
 from planner.recipes.trainer.batching import TrainerFacts
 from planner.recipes.trainer.dialect import NamedSets
+from planner.recipes.trainer.facts import default_logging
 
 _SCHEDULES = {
     "linear": "linear",
@@ -22,8 +23,11 @@ _SCHEDULES = {
 }
 
 
-def set_optimizer(draft: Draft, keys: KeyReader, *, is_own: bool) -> None:
-    """Sets `train.optimizer`. For the user's own loop (`is_own`) it may be any optimizer."""
+def set_optimizer(draft: Draft, keys: KeyReader, *, is_own: bool, whose: str) -> None:
+    """Sets `train.optimizer`. For the user's own loop (`is_own`) it may be any optimizer.
+
+    `whose` names who makes the recipe's optimizer.
+    """
     _set_kind(draft, keys, is_own=is_own)
     if keys.value("adafactor") is True:
         keys.refuse_in_job(
@@ -33,7 +37,9 @@ def set_optimizer(draft: Draft, keys: KeyReader, *, is_own: bool) -> None:
     if keys.has("weight_decay"):
         carried(draft, keys, "weight_decay")
         if keys.number("weight_decay"):
-            draft.ask("train.optimizer.weight_decay: in TRL biases and norms do not decay, in planner all weights do")
+            draft.ask(
+                f"train.optimizer.weight_decay: in {whose} biases and norms do not decay, in planner all weights do"
+            )
     _set_adam(draft, keys)
 
 
@@ -103,7 +109,7 @@ def set_precision(draft: Draft, keys: KeyReader, launch: LaunchSettings | None) 
     if keys.value("fp16") is True:
         precision, why = "bf16", "the recipe's fp16, for which planner has bf16"
     elif keys.value("bf16") is True:
-        precision, why = "bf16", "bf16 is true"
+        precision, why = "bf16", f"{keys.shown('bf16')} is true"
     elif launch and launched in {"bf16", "fp16"}:
         precision, why = "bf16", f"mixed_precision {launched} of {launch.source}"
     elif keys.has("bf16"):
@@ -132,9 +138,13 @@ def set_eval(draft: Draft, keys: KeyReader, facts: TrainerFacts, named: NamedSet
         why = "the recipe does not evaluate, but its script takes those rows out of training"
         draft.derive("eval.every", "1 epoch", f"eval.every 1 epoch: {why}")
         return
-    told = "eval_strategy, eval_steps"
+    told = ", ".join(dict.fromkeys(map(keys.shown, ("eval_strategy", "eval_steps"))))
     if facts.eval_every != "1 epoch" and not keys.has("eval_steps"):
-        told = "logging_steps" if keys.has("logging_steps") else f"logging_steps, 10 by default {keys.versions}"
+        told = (
+            "logging_steps"
+            if keys.has("logging_steps")
+            else f"logging_steps, {number(default_logging(keys))} by default {keys.versions}"
+        )
         told += ", because eval_steps is not set"
     draft.derive("eval.every", facts.eval_every, f"eval.every {facts.eval_every}: {told}")
 

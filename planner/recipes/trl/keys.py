@@ -168,6 +168,7 @@ _OWN = Rules(
         *about(
             "memory, logging and callbacks",
             key("wandb_entity", ours="tracking", value="words"),
+            key("logging_steps", default=10.0),
             key("wandb_project", ours="tracking", value="words"),
             key("wandb_run_group", ours="tracking", value="words"),
             keys("""

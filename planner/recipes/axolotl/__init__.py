@@ -1,0 +1,1 @@
+"""axolotl: its keys, and how planner makes a job of them. transformers' Trainer trains its recipes."""
