@@ -3,6 +3,8 @@
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
 
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.recipe import Recipe, Rewrite, product
@@ -41,6 +43,20 @@ class BatchSplit:
     def arithmetic(self) -> str:
         """The factors of the batch as text: `128 = 8 GPUs x 8 x 2`."""
         return product(self.gpus, self.micro, self.accumulation, self.batch)
+
+
+def later(path: str) -> Callable[..., Any]:
+    """A function that is imported when it is called, so that a command imports only the reader that it needs.
+
+    Args:
+        path: `module:function`.
+    """
+
+    def call(*arguments: Any) -> Any:
+        module, _, name = path.partition(":")
+        return getattr(import_module(module), name)(*arguments)
+
+    return call
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from planner.errors import RecipeError
 from planner.recipes import CheckOptions, RecipeOptions, job_of, read_recipe
 from planner.recipes.config_reader import mapping_of, text_of
 from planner.recipes.entries import flat
-from planner.recipes.torchtune.system import _keys
+from planner.recipes.torchtune.read import _keys
 
 CHECK = RecipeOptions(is_for_job=False, needs_micro=False)
 SOME = [row for row in rows() if row.file.endswith(("llama3_1/8B_lora.yaml", "llama3_1/8B_full_dpo.yaml"))]

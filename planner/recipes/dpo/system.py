@@ -4,7 +4,6 @@ from functools import partial
 
 from planner.recipes.dpo.keys import CONFIG, LOSSES, RULES, TITLE
 from planner.recipes.dpo.read import base, read
-from planner.recipes.dpo.render import render, render_command
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.entries import KeyReader
 from planner.recipes.hydra.compose import Composed
@@ -13,7 +12,7 @@ from planner.recipes.hydra_recipes.read import HydraSystem
 from planner.recipes.hydra_recipes.read import read as read_configuration
 from planner.recipes.recipe import Recipe
 from planner.recipes.source import RecipeSource
-from planner.recipes.system import System
+from planner.recipes.system import System, later
 
 
 def _read(keys: KeyReader, made: Composed, found: RecipeSource, options: RecipeOptions) -> Recipe:
@@ -28,8 +27,8 @@ SYSTEM = System(
     detect=partial(detect, is_halos=False),
     read=partial(read_configuration, its=HydraSystem(title=TITLE, config=CONFIG, base=base, read=_read, losses=LOSSES)),
     near_miss=near_miss,  # for HALOs, too
-    render=render,
-    render_command=render_command,
+    render=later("planner.recipes.dpo.render:render"),
+    render_command=later("planner.recipes.dpo.render:render_command"),
     listed=TITLE,
     marks=("batch_size", "trainer", "loss.name"),
     programs=("train.py",),

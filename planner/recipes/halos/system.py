@@ -9,14 +9,13 @@ from planner.recipes.entries import KeyReader
 from planner.recipes.halos.batching import Meaning
 from planner.recipes.halos.keys import CONFIG, RULES
 from planner.recipes.halos.read import base, meaning_in_comment, read
-from planner.recipes.halos.render import render, render_command
 from planner.recipes.hydra.compose import Composed
 from planner.recipes.hydra_recipes.detect import detect
 from planner.recipes.hydra_recipes.read import HydraSystem
 from planner.recipes.hydra_recipes.read import read as read_configuration
 from planner.recipes.recipe import Recipe
 from planner.recipes.source import RecipeSource
-from planner.recipes.system import System
+from planner.recipes.system import System, later
 from planner.recipes.trainer.accelerate import read_launch
 from planner.recipes.trainer.launcher import launch_of
 
@@ -49,8 +48,8 @@ SYSTEM = System(
     title="HALOs",
     detect=partial(detect, is_halos=True),
     read=partial(read_configuration, its=HydraSystem(title="HALOs", config=CONFIG, base=base, read=_read)),
-    render=render,
-    render_command=render_command,
+    render=later("planner.recipes.halos.render:render"),
+    render_command=later("planner.recipes.halos.render:render_command"),
     listed="HALOs",
     marks=("model.batch_size", "loss.trainer"),
     programs=("launch.py",),

@@ -15,7 +15,7 @@ from planner.recipes.overrides import overrides
 from planner.recipes.recipe import Recipe
 from planner.recipes.scalars import has_shell, shell_names
 from planner.recipes.source import YAML, RecipeSource
-from planner.recipes.system import System
+from planner.recipes.system import System, later
 from planner.recipes.trackers import variables_of
 from planner.recipes.trainer.accelerate import LaunchSettings, read_launch
 from planner.recipes.trainer.batching import TrainerFacts
@@ -25,7 +25,6 @@ from planner.recipes.trainer.sizes import SPLITS
 from planner.recipes.trl import read as trl
 from planner.recipes.trl import unknown as trl_unknown
 from planner.recipes.trl.keys import ALONE, METHODS, RULES, VERSIONS
-from planner.recipes.trl.render import render, to_trl
 
 # Together with `model_name_or_path`, one of these marks a TRL recipe that leaves the batch to TRL's defaults.
 _BESIDE_A_MODEL = ("gradient_accumulation_steps", "dataset_name", "dataset_mixture", "dataset_mixer")
@@ -208,8 +207,8 @@ SYSTEM = System(
     detect=detect,
     read=read,
     near_miss=near_miss,
-    render=render,
-    render_command=to_trl,
+    render=later("planner.recipes.trl.render:render"),
+    render_command=later("planner.recipes.trl.render:to_trl"),
     rules=RULES,
     versions="TRL 0.19 to 1.16, transformers 4.53 to 5.23, the alignment-handbook to v0.3",
     listed="TRL",

@@ -1,0 +1,164 @@
+"""LLaMA-Factory as planner reads it: its YAML and JSON files, and the commands that train them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from planner.files.messages import cut
+from planner.recipes.command import Command
+from planner.recipes.config_reader import recipe_error
+from planner.recipes.drafting import RecipeOptions
+from planner.recipes.engine import refuse_unknown, rename
+from planner.recipes.entries import Entry, KeyReader, flat
+from planner.recipes.llamafactory.behaviour import DIALECT, NEVER, limits, prepare, refuse_in_job, trained_by
+from planner.recipes.llamafactory.keys import RULES, VERSIONS
+from planner.recipes.llamafactory.refusals import has_deepspeed, refuse_together, refuse_values
+from planner.recipes.llamafactory.system import CLI, file_of
+from planner.recipes.overrides import overrides
+from planner.recipes.recipe import Recipe
+from planner.recipes.scalars import has_shell, shell_names
+from planner.recipes.source import RecipeSource
+from planner.recipes.trackers import variables_of
+from planner.recipes.trainer.accelerate import LaunchSettings, read_launch
+from planner.recipes.trainer.batching import Limit, TrainerFacts
+from planner.recipes.trainer.launcher import is_alone, launch_of
+from planner.recipes.trainer.recipe import leave_unresolved, read_truths, recipe_of
+from planner.recipes.trainer.sizes import expand
+
+_TRUE = ("true", "y", "1")
+# Variables that choose another trainer, with other keys and another batch.
+_OTHERS = {"USE_MCA": "Megatron's trainer (mca)", "USE_V1": "its trainer v1"}
+# Keys of those trainers alone.
+_THEIR_KEYS = {
+    "train_dataset": _OTHERS["USE_V1"], "dist_config": _OTHERS["USE_V1"],
+    "tensor_model_parallel_size": _OTHERS["USE_MCA"], "pipeline_model_parallel_size": _OTHERS["USE_MCA"],
+    "expert_model_parallel_size": _OTHERS["USE_MCA"],
+}  # fmt: skip
+
+
+def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
+    """The recipe in a file or a command.
+
+    Raises:
+        RecipeError: a file, key or value is wrong or missing.
+    """
+    command = found.command
+    environment = {**(command.environment if command else {}), **options.env}
+    for name, other in _OTHERS.items():
+        if _is_set(environment, name):
+            raise recipe_error(found.source, f"{name}: found {other}, whose keys planner does not read. Remove it")
+    _refuse_unset_file(found)
+    tree, config, arguments = file_of(found)
+    for name, other in _THEIR_KEYS.items():
+        if name in tree:
+            text = f"{name}: found a key of {other}, whose batch planner does not read"
+            raise recipe_error(config or found.source, text)
+    entries: dict[str, Entry] = flat(tree, config or found.source)
+    others = overrides(arguments, entries)
+    keys = KeyReader(
+        source=config or found.source, entries=entries, fix="{}=VALUE", is_for_job=options.is_for_job, rules=RULES,
+        versions=VERSIONS,
+    )  # fmt: skip
+    keys.mistakes += [f"{each}: not key=value. Write it in this form" for each in others]
+    if config or command is None:
+        _refuse_options(keys, arguments)
+    if not _is_set(environment, "ALLOW_EXTRA_ARGS"):
+        refuse_unknown(keys, DIALECT.title)
+    refuse_values(keys)
+    rename(keys)
+    leave_unresolved(keys, DIALECT)
+    expand(keys)
+    read_truths(keys)
+    prepare(keys)
+    refuse_together(keys)
+    refuse_in_job(keys)
+    trained = trained_by(keys)
+    keys.method = trained.method
+    options = replace(options, env=environment)
+    launch = _launch(found, options, keys)
+    recipe = recipe_of(keys, options, trained, DIALECT, launch)
+    if isinstance(facts := recipe.foreign, TrainerFacts):
+        recipe = replace(recipe, foreign=_started(facts, found, options, keys))
+    keys.raise_mistakes()
+    return replace(
+        recipe,
+        script=command.script if command else "",
+        arguments=tuple(arguments),
+        config=config,
+        environment=variables_of(options.env),
+    )
+
+
+def _started(facts: TrainerFacts, found: RecipeSource, options: RecipeOptions, keys: KeyReader) -> TrainerFacts:
+    """The facts with what depends on how the recipe is started (launcher.py and hparams/parser.py)."""
+    command, workers = found.command, None
+    by_cli = command is None or command.script in CLI
+    more = list(facts.limits)
+    if _is_set(options.env, "USE_RAY"):
+        workers, distributed = keys.read("ray_num_workers"), 1
+        more.append(Limit(text=f"Ray waits for {workers} GPUs", least=workers))
+    elif by_cli:
+        above_one = NEVER if _is_set(options.env, "USE_KT") else 2
+        distributed = 1 if _is_set(options.env, "FORCE_TORCHRUN") else above_one
+    else:
+        distributed = NEVER if command is not None and is_alone(command) else 1
+    if distributed == NEVER:
+        text = "one process takes 1 GPU: start it by llamafactory-cli or torchrun"
+        more.append(Limit(text=text, most=1))
+    if has_deepspeed(keys) and distributed > 1:
+        text = "ValueError: deepspeed on 1 GPU needs FORCE_TORCHRUN=1"
+        more.append(Limit(text=text, least=distributed))
+    more += limits(keys, facts, distributed)
+    # No trap of the Trainer's: LLaMA-Factory has several GPUs in several processes, or refuses them.
+    return replace(facts, workers=workers, limits=tuple(more), is_launched=True)
+
+
+def _refuse_options(keys: KeyReader, arguments: Sequence[str]) -> None:
+    """Notes options behind a file that are not `key=value`, and values that OmegaConf merges into the file's."""
+    for each in arguments:
+        name, sign, value = each.partition("=")
+        if each.startswith(("-", "+")):
+            keys.wrong(
+                f"{cut(each)}: LLaMA-Factory takes only key=value behind a file. Write {name.lstrip('-+')}=VALUE"
+            )
+        elif sign and value.startswith("{"):
+            keys.wrong(
+                f"{name}: LLaMA-Factory merges {cut(value)} into the file's. Write {name}.KEY=VALUE for each key"
+            )
+
+
+def _is_set(environment: Mapping[str, str], name: str) -> bool:
+    return environment.get(name, "").lower() in _TRUE
+
+
+def _refuse_unset_file(found: RecipeSource) -> None:
+    """Refuses a command whose file is a shell variable without a value."""
+    first = next(iter(found.arguments), "") if found.command else ""
+    if has_shell(first) and not first.startswith("-") and "=" not in first:
+        env = " ".join(f"--env {name}=VALUE" for name in shell_names(first)) or "the file's name"
+        raise recipe_error(found.source, f"found {cut(first)}, a shell variable that is not set. Write {env}")
+
+
+def _launch(found: RecipeSource, options: RecipeOptions, keys: KeyReader) -> LaunchSettings | None:
+    """The launcher's settings, None if nothing says them (launcher.py)."""
+    command = found.command
+    if _is_set(options.env, "USE_RAY"):
+        return LaunchSettings(num_processes=keys.read("ray_num_workers"), counted_by="ray_num_workers")
+    if command is None:
+        return read_launch(options.accelerate) if options.accelerate else None
+    if command.script not in CLI:
+        return launch_of(command, options, keys, found.source)
+    count, source = _processes(command, options.env)
+    return LaunchSettings(num_processes=count, counted_by=source) if count else None
+
+
+def _processes(command: Command, environment: Mapping[str, str]) -> tuple[int | None, str]:
+    """How many processes `llamafactory-cli` starts, and what says so. None if nothing does: one for each device."""
+    each, nodes = environment.get("NPROC_PER_NODE", ""), environment.get("NNODES", "1")
+    devices = command.launcher.get("CUDA_VISIBLE_DEVICES", environment.get("CUDA_VISIBLE_DEVICES", ""))
+    if "RDZV_ID" in environment and "MAX_NNODES" in environment:
+        return None, ""  # the number of nodes may change
+    if each.isdigit() and nodes.isdigit() and len(each + nodes) <= 8:
+        return max(int(each) * int(nodes), 1), "NNODES x NPROC_PER_NODE"
+    if devices and all(part.strip().isdigit() for part in devices.split(",")):
+        return len(devices.split(",")), "CUDA_VISIBLE_DEVICES"
+    return None, ""

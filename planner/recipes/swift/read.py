@@ -1,0 +1,87 @@
+"""ms-swift as planner reads it: its YAML and JSON files, and its commands `swift sft`, `swift pt` and `swift rlhf`."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from planner.recipes.command import Command
+from planner.recipes.config_reader import beside, mapping_of, text_of
+from planner.recipes.drafting import RecipeOptions
+from planner.recipes.entries import KeyReader
+from planner.recipes.recipe import Recipe
+from planner.recipes.source import YAML, RecipeSource
+from planner.recipes.swift.behaviour import DIALECT, SwiftFacts, prepare, trained_by
+from planner.recipes.swift.keys import RULES, VERSIONS
+from planner.recipes.trackers import variables_of
+from planner.recipes.trainer.accelerate import LaunchSettings, read_launch
+from planner.recipes.trainer.launcher import is_alone, launch_of
+from planner.recipes.trainer.reading import opened
+from planner.recipes.trainer.recipe import recipe_of
+
+_ONE = LaunchSettings(num_processes=1, source="a command without NPROC_PER_NODE")
+_MOST_DIGITS = 5
+
+
+def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
+    """The recipe in a file or a command.
+
+    Raises:
+        RecipeError: a file, key or value is wrong or missing.
+    """
+    command, tree = found.command, dict(found.tree)
+    config, arguments = _file_of(list(found.arguments)) if command else ("", list(found.arguments))
+    if config:
+        tree = mapping_of(text_of(beside(found.source, config)), config)
+    by_file = tree["ENV"] if isinstance(tree.get("ENV"), dict) else {}
+    environment = {str(name): str(its) for name, its in by_file.items()}
+    environment |= {**(command.environment if command else {}), **options.env}
+    keys = opened(
+        config or found.source, tree, arguments, options,
+        rules=RULES, versions=VERSIONS, dialect=DIALECT, fix="--{} VALUE",
+    )  # fmt: skip
+    options = replace(options, env=environment)
+    launch = _launch(found, command, options, keys)
+    prepare(keys, options.gpus or (launch.num_processes if launch else None) or 1)
+    name = command.script.removeprefix("swift ").removesuffix(".py") if command else ""
+    trained = trained_by(keys, name if name in {"sft", "pt", "rlhf"} else "")
+    recipe = recipe_of(keys, options, trained, DIALECT, launch)
+    if isinstance(facts := recipe.foreign, SwiftFacts):
+        recipe = replace(recipe, foreign=replace(facts, is_launched=True, is_started_alone=launch is _ONE))
+    keys.raise_mistakes()
+    return replace(
+        recipe,
+        script=command.script if command else "",
+        arguments=tuple(arguments),
+        config=config,
+        environment=variables_of(options.env),
+    )
+
+
+def _file_of(arguments: list[str]) -> tuple[str, list[str]]:
+    """The file that a command names, empty if none, and its other arguments. ms-swift 3 has `--config FILE`, too."""
+    if arguments and arguments[0].endswith(YAML):
+        return arguments[0], arguments[1:]
+    at = arguments.index("--config") if "--config" in arguments[:-1] else -1
+    return ("", arguments) if at < 0 else (arguments[at + 1], arguments[:at] + arguments[at + 2 :])
+
+
+def _launch(
+    found: RecipeSource, command: Command | None, options: RecipeOptions, keys: KeyReader
+) -> LaunchSettings | None:
+    """The launcher's settings, None if nothing says them (cli/main.py)."""
+    environment: Mapping[str, str] = options.env
+    if command is None and not {"NPROC_PER_NODE", "NNODES"} & set(environment):
+        return read_launch(options.accelerate) if options.accelerate else None
+    if command and not command.script.startswith("swift "):
+        return _ONE if is_alone(command) else launch_of(command, options, keys, found.source)
+    said = {name: environment[name] for name in ("NPROC_PER_NODE", "NNODES") if name in environment}
+    if not said:
+        return _ONE
+    count = 1
+    for name, value in said.items():
+        if value.isdigit() and 1 <= len(value) <= _MOST_DIGITS and int(value):
+            count *= int(value)
+        elif not options.gpus:
+            keys.missing(name, value, f"{name}: found {value[:40] or 'nothing'}. Write a count")
+        else:
+            return None
+    return LaunchSettings(num_processes=count, source=" x ".join(said))
