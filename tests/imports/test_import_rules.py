@@ -115,6 +115,7 @@ def test_few_modules_import_by_name():
         "planner.data.user_dataset",  # the user's file
         "planner.dispatch.ray_internal.compatibility",  # Ray's private names
         "planner.job.kind_registry",  # what the spec of a kind names
+        "planner.recipes.system",  # the reader of the recipe
     }
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from planner.errors import NoExactSplit, RecipeError
 from planner.recipes import CheckOptions, RecipeOptions, job_of, read_recipe, rewrite
-from planner.recipes.torchtune import system
 from planner.recipes.torchtune.keys import RECIPES, RULES, UNREAD
+from planner.recipes.torchtune.read import _keys
 
 SFT = {
     "output_dir": "/tmp/run",
@@ -339,7 +339,7 @@ def test_no_key_is_silent(keys, recipe):
         mine["model"] = {**keys["model"], "use_dora": False, "quantize_base": False, "apply_lora_to_output": False}
     made = draft(mine, recipe=recipe)
     told = {note.key for note in (*made.carried, *made.dropped)} | made.told
-    names = system._keys(mine, "my.yaml", (), RecipeOptions()).entries
+    names = _keys(mine, "my.yaml", (), RecipeOptions()).entries
     assert {name for name, its in names.items() if its.value is not None} <= told
     dropped = {note.key: note.text for note in made.dropped}
     assert dropped["mine"] == "its recipe does not read it"

@@ -84,15 +84,14 @@ def test_a_model_that_lets_documents_see_each_other_is_refused(tiny_model, cross
 
 
 @pytest.mark.parametrize("crosses", [False, True])
-def test_a_mixture_of_experts_is_checked_by_its_gradient(tiny_model, crosses):
-    """Other tokens change how its products round. One layer of four that mixes documents is found."""
+def test_a_mixture_of_experts_is_checked_by_its_gradient(tiny_model, monkeypatch, crosses):
+    """Other tokens may change how its products round. One layer of four that mixes documents is found."""
     from planner.errors import UserError
     from planner.train.models import hf
 
     model = hf_model(tiny_model("mixtral", num_hidden_layers=4), "eager")
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    assert not hf._has_same_bits(model.eval())
-    model.train()
+    monkeypatch.setattr(hf, "_has_same_bits", lambda _: False)  # a CPU's kernels decide whether they do
     if not crosses:
         hf.require_packed(model, "data.packing")
     else:
