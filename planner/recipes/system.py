@@ -45,16 +45,17 @@ class BatchSplit:
         return product(self.gpus, self.micro, self.accumulation, self.batch)
 
 
-def later(path: str) -> Callable[..., Any]:
+def later(path: str, **fixed: Any) -> Callable[..., Any]:
     """A function that is imported when it is called, so that a command imports only the reader that it needs.
 
     Args:
         path: `module:function`.
+        fixed: arguments that it gets by name.
     """
 
     def call(*arguments: Any) -> Any:
         module, _, name = path.partition(":")
-        return getattr(import_module(module), name)(*arguments)
+        return getattr(import_module(module), name)(*arguments, **fixed)
 
     return call
 

@@ -6,7 +6,7 @@ from typing import Any
 from planner.base.plugins import Plugin, installed
 from planner.base.text import enumerated
 from planner.errors import PlannerError, UserError
-from planner.recipes import job_system, torchtitan
+from planner.recipes import job_system
 from planner.recipes.axolotl import system as axolotl
 from planner.recipes.deepspeed import system as deepspeed
 from planner.recipes.dpo import system as dpo
@@ -16,6 +16,7 @@ from planner.recipes.recipe import Recipe, Rewrite
 from planner.recipes.source import RecipeSource
 from planner.recipes.swift import system as swift
 from planner.recipes.system import System
+from planner.recipes.torchtitan import system as torchtitan
 from planner.recipes.torchtune import system as torchtune
 from planner.recipes.trainer import accelerate_system
 from planner.recipes.trainer import system as trainer

@@ -11,7 +11,7 @@ from functools import cache
 from types import SimpleNamespace
 
 import pytest
-from import_graph import imports, modules
+from import_graph import imports, modules, modules_in_strings
 
 from planner.cli import demo_command
 from planner.cli.commands import COMMANDS, load
@@ -56,7 +56,7 @@ OPTIONS = {command: options(command) for command in COMMANDS}
 
 @cache
 def reached_from(module) -> frozenset[str]:
-    """The modules that a module imports, directly or not."""
+    """The modules that a module imports, directly or not. A recipe system imports its reader by name."""
     found, left = set(), [module]
     while left:
         name = left.pop()
@@ -64,6 +64,7 @@ def reached_from(module) -> frozenset[str]:
             found.add(name)
             if name != _SHOWS_ITS_OWN:
                 left += [each.name for each in imports() if each.by == name and each.scope != "types"]
+                left += [each for by, each in modules_in_strings() if by == name and by.endswith(".system")]
     return frozenset(found & set(modules()))
 
 

@@ -89,6 +89,7 @@ def _calls(tree: ast.AST) -> set[str]:
     return {ast.unparse(function).rpartition(".")[2] for function in called}
 
 
+@cache
 def modules_in_strings() -> set[tuple[str, str]]:
     """(module, module of ours that a string in it names), such as `planner.train.objectives.dpo:DirectPreference`."""
     return {

@@ -2,15 +2,17 @@
 
 from planner.recipes.rule import Rules, about, key, keys, reads
 
+BATCH, MICRO = "train_batch_size", "train_micro_batch_size_per_gpu"
+STEPS = "gradient_accumulation_steps"
 _FACTOR = "the batch is micro-batch x accumulation steps x GPUs, and DeepSpeed fills in what is missing"
 
 RULES = Rules(
     (
         *about(
             "what makes the batch",
-            key("train_batch_size", ours="batch.global", value="whole", effect=reads(_FACTOR)),
-            key("train_micro_batch_size_per_gpu", ours="batch.max_micro", value="whole", effect=reads(_FACTOR)),
-            key("gradient_accumulation_steps", value="whole", effect=reads(_FACTOR)),
+            key(BATCH, ours="batch.global", value="whole", effect=reads(_FACTOR)),
+            key(MICRO, ours="batch.max_micro", value="whole", effect=reads(_FACTOR)),
+            key(STEPS, value="whole", effect=reads(_FACTOR)),
         ),
         *about(
             "the rest",

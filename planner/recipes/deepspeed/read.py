@@ -3,30 +3,35 @@
 Each of the three may be missing. DeepSpeed (runtime/config.py) derives missing ones by `//`, then asserts the product.
 """
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
-from planner.recipes.deepspeed.keys import RULES
+from planner.recipes.deepspeed.keys import BATCH, MICRO, RULES, STEPS
 from planner.recipes.deepspeed.trackers import set_trackers
 from planner.recipes.drafting import RecipeOptions, finish, job_name, make_own, order_sections, set_batch, set_workers
-from planner.recipes.entries import KeyReader
+from planner.recipes.entries import KeyReader, flat
+from planner.recipes.overrides import overrides
 from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Draft, Recipe, Trap
 from planner.recipes.rule import NO_SETTING
-
-_BATCH, _MICRO = "train_batch_size", "train_micro_batch_size_per_gpu"
-_STEPS = "gradient_accumulation_steps"
+from planner.recipes.source import RecipeSource
 
 
-def is_deepspeed(tree: Mapping[str, Any]) -> bool:
-    """Whether these are the keys of a DeepSpeed file."""
-    return _BATCH in tree or _MICRO in tree or ("zero_optimization" in tree and _STEPS in tree)
+def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
+    """The recipe in a DeepSpeed file, with the overrides applied.
+
+    Raises:
+        RecipeError: a value is wrong or missing.
+    """
+    entries = flat(found.tree, found.source)
+    overrides(found.arguments, entries)
+    keys = KeyReader(source=found.source, entries=entries, is_for_job=options.is_for_job, rules=RULES)
+    recipe = recipe_from(keys, options)
+    keys.raise_mistakes()
+    return recipe
 
 
-def read(keys: KeyReader, options: RecipeOptions) -> Recipe:
+def recipe_from(keys: KeyReader, options: RecipeOptions) -> Recipe:
     """The recipe in a DeepSpeed file, which sets batch sizes but no model, data or loss. Notes mistakes in `keys`."""
-    sizes = (_BATCH, _MICRO, _STEPS)
+    sizes = (BATCH, MICRO, STEPS)
     if auto := [name for name in sizes if keys.value(name) == "auto"]:
         keys.wrong(
             f"{', '.join(auto)}: found auto, which the Trainer fills in from its own recipe. Give planner that recipe "
@@ -34,17 +39,17 @@ def read(keys: KeyReader, options: RecipeOptions) -> Recipe:
         )
     written = {name: _number(keys, name) for name in sizes}
     if not any(written.values()) and not keys.mistakes:
-        keys.wrong(f"found none of {_BATCH}, {_MICRO} and {_STEPS}. Write two of them")
-    facts = DeepSpeedFacts(batch=written[_BATCH], micro=written[_MICRO], accumulation=written[_STEPS])
+        keys.wrong(f"found none of {BATCH}, {MICRO} and {STEPS}. Write two of them")
+    facts = DeepSpeedFacts(batch=written[BATCH], micro=written[MICRO], accumulation=written[STEPS])
     each = (facts.micro or 1) * (facts.accumulation or 1)
     if facts.batch and facts.batch % each:
         keys.lacks(
-            f"{_BATCH}: {facts.batch} is no multiple of {_MICRO} x {_STEPS} = {each}, so no GPU count fits. Correct one"
+            f"{BATCH}: {facts.batch} is no multiple of {MICRO} x {STEPS} = {each}, so no GPU count fits. Correct one"
         )
     gpus = options.gpus
     if facts.batch is None and gpus is None and not keys.mistakes:
         keys.wrong(
-            f"the GPU count: without {_BATCH} the global batch is GPUs x {_MICRO} x {_STEPS}. Write the count that "
+            f"the GPU count: without {BATCH} the global batch is GPUs x {MICRO} x {STEPS}. Write the count that "
             f"the file was tuned for ({options.gpus_option} W)"
         )
     if gpus is not None and (error := facts.error(gpus)) and not keys.mistakes:
@@ -53,7 +58,7 @@ def read(keys: KeyReader, options: RecipeOptions) -> Recipe:
     draft = Draft()
     draft.set("name", job_name(keys.source.rpartition("/")[2].removesuffix(".json")))
     fits = gpus is not None and not facts.error(gpus)
-    how = f"{batch} = {gpus} GPUs x {micro} x {steps}" if fits else f"{batch}: {_BATCH}"
+    how = f"{batch} = {gpus} GPUs x {micro} x {steps}" if fits else f"{batch}: {BATCH}"
     set_batch(draft, keys, options, batch, micro, how)
     if keys.value("gradient_clipping") == "auto":
         text = "gradient_clipping auto means max_grad_norm of the Trainer's recipe, whose default is 1"
@@ -128,7 +133,7 @@ class DeepSpeedFacts:
         if not steps:
             return f"AssertionError: A = {batch} // {micro} // {gpus} = 0"
         if batch != micro * steps * gpus:
-            return f"AssertionError: {_BATCH} {batch} != {micro} x {steps} x {gpus}"
+            return f"AssertionError: {BATCH} {batch} != {micro} x {steps} x {gpus}"
         return ""
 
     def message(self, gpus: int) -> str:
@@ -164,18 +169,6 @@ class DeepSpeedFacts:
             text = f'DeepSpeed does not start with this file on {gpus} GPUs: "{self.message(gpus)}".'
             made.append(Trap(name="tuned for", text=text))
         if self.batch is None and any(self.outcome(count).verdict != "exact" for count in options.counts):
-            text = f"Without {_BATCH} the batch grows with the GPU count."
+            text = f"Without {BATCH} the batch grows with the GPU count."
             made.append(Trap(name="no global batch", text=text))
         return made
-
-
-def file_text(gpus: int, micro: int, accumulation: int, *, precision: str = "bf16") -> str:
-    """A new DeepSpeed file with all three batch numbers. `precision` is a job's: bf16 or fp32."""
-    rest = {"zero_optimization": {"stage": 3}, "bf16": {"enabled": precision != "fp32"}}
-    return with_sizes(rest, gpus, micro, accumulation)
-
-
-def with_sizes(tree: dict[str, Any], gpus: int, micro: int, accumulation: int) -> str:
-    """The user's DeepSpeed file with the three batch numbers replaced."""
-    sizes = {_BATCH: gpus * micro * accumulation, _MICRO: micro, _STEPS: accumulation}
-    return json.dumps({**sizes, **tree, **sizes}, indent=2) + "\n"

@@ -28,13 +28,31 @@ from planner.recipes.drafting import (
 from planner.recipes.drafting_data import set_data, set_test_rows
 from planner.recipes.engine import carried, shipped
 from planner.recipes.entries import Entry, KeyReader
+from planner.recipes.hydra.compose import Composed
 from planner.recipes.hydra_recipes.datasets import sources
 from planner.recipes.hydra_recipes.forks import Fork, fork_of, text_or_value
+from planner.recipes.hydra_recipes.read import HydraSystem
+from planner.recipes.hydra_recipes.read import read as read_configuration
 from planner.recipes.hydra_recipes.trackers import set_trackers
 from planner.recipes.recipe import Draft, Recipe
+from planner.recipes.source import RecipeSource
 
 _PADS = f"{TITLE} pads each batch to its longest row, planner each micro-batch"
 _WHOSE = "the DPO repository's own config.yaml"
+
+
+def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
+    """The recipe in a file, a folder or a command.
+
+    Raises:
+        RecipeError: a file, key or value is wrong or missing.
+    """
+    return read_configuration(found, options, HydraSystem(TITLE, CONFIG, base, _read, losses=LOSSES))
+
+
+def _read(keys: KeyReader, made: Composed, found: RecipeSource, options: RecipeOptions) -> Recipe:
+    del found
+    return recipe_from(keys, made.choices, options, used=frozenset(made.used))
 
 
 def base(choices: Mapping[str, str]) -> dict[str, Entry]:
@@ -48,7 +66,7 @@ def base(choices: Mapping[str, str]) -> dict[str, Entry]:
     return entries
 
 
-def read(
+def recipe_from(
     keys: KeyReader, choices: dict[str, str], options: RecipeOptions, *, used: frozenset[str] = frozenset()
 ) -> Recipe:
     """The recipe of a configuration with `choices` of Hydra's groups. Notes mistakes in `keys`.

@@ -8,17 +8,24 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from planner.base.disk import is_file
+from planner.recipes.config_reader import text_of
 from planner.recipes.drafting import DATA_OF, RecipeOptions, finish, make_own
 from planner.recipes.engine import shipped
 from planner.recipes.entries import Entry, KeyReader
 from planner.recipes.halos.batching import HalosFacts, Meaning
 from planner.recipes.halos.job import SHARED, make_draft
 from planner.recipes.halos.keys import CONFIG, LOSSES, OF_LEGACY, OF_LOSS, RULES
+from planner.recipes.hydra.compose import Composed
 from planner.recipes.hydra_recipes.forks import Fork, fork_of
+from planner.recipes.hydra_recipes.read import HydraSystem
+from planner.recipes.hydra_recipes.read import read as read_configuration
 from planner.recipes.recipe import Recipe
 from planner.recipes.scalars import number
+from planner.recipes.source import RecipeSource
 from planner.recipes.split import nearest_multiple
-from planner.recipes.trainer.accelerate import LaunchSettings
+from planner.recipes.trainer.accelerate import LaunchSettings, read_launch
+from planner.recipes.trainer.launcher import launch_of
 
 _WHOSE = "HALOs' own configuration"
 
@@ -48,6 +55,38 @@ _UNPAIRED = ("kto", "ppo", "grpo", "kto-zero", "kto-simple", "kto-surprisal", "k
 _TOLD = re.compile(r"((?:^[ \t]*#[^\n]*\n)+)[ \t]*batch_size:", re.MULTILINE)
 
 
+def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
+    """The recipe in a file, a folder or a command.
+
+    Raises:
+        RecipeError: a file, key or value is wrong or missing.
+    """
+    return read_configuration(found, options, HydraSystem("HALOs", CONFIG, base, _read))
+
+
+def _read(keys: KeyReader, made: Composed, found: RecipeSource, options: RecipeOptions) -> Recipe:
+    """The recipe of a composed configuration, with what its command and its files say. Notes mistakes in `keys`."""
+    launch = launch_of(found.command, options, keys, found.source) if found.command else None
+    if options.accelerate and launch is None:
+        launch = read_launch(options.accelerate)
+    if launch and options.gpus and launch.num_processes not in {None, options.gpus}:
+        keys.wrong(
+            f"{options.gpus_option} {options.gpus}: {launch.source} says num_processes {launch.num_processes}. "
+            "Leave one of them out"
+        )
+    group = found.command.group_size if found.command else None
+    commented, used = _meaning_in_files(found), frozenset(made.used)
+    return recipe_from(keys, made.choices, options, commented=commented, launch=launch, group=group, used=used)
+
+
+def _meaning_in_files(found: RecipeSource) -> Meaning | None:
+    """What a comment in HALOs' files says that batch_size counts, None if there is none."""
+    if found.folder is not None:
+        file = found.folder / "model" / "base_model.yaml"
+        return meaning_in_comment(text_of(file)) if is_file(file) else None
+    return meaning_in_comment(found.text) if found.kind == "keys" else None
+
+
 def base(choices: Mapping[str, str]) -> dict[str, Entry]:
     """HALOs' default configuration, as far as known, for a command without its folder. `choices` are Hydra's groups."""
     loss = choices.get("loss", "")
@@ -68,7 +107,7 @@ def meaning_in_comment(text: str) -> Meaning | None:
     return "total" if "accumulation" in found[1] else "per accumulation step"
 
 
-def read(
+def recipe_from(
     keys: KeyReader,
     choices: dict[str, str],
     options: RecipeOptions,

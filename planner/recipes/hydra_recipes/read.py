@@ -18,7 +18,7 @@ from planner.recipes.source import RecipeSource
 from planner.recipes.trackers import variables_of
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class HydraSystem:
     """In what the two systems differ for the reader of Hydra's configuration."""
 

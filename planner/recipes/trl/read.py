@@ -1,110 +1,115 @@
-"""Reads the keys of TRL's and the alignment-handbook's recipes, from flat YAML or from options of their scripts."""
+"""Reads recipes of TRL and the alignment-handbook: a flat file, or a command with options and a file of them."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from planner.recipes.drafting import DATA_OF, RecipeOptions
-from planner.recipes.engine import rename
-from planner.recipes.entries import KeyReader
+from planner.files.messages import cut
+from planner.recipes.command import Command
+from planner.recipes.config_reader import RepeatedKey, beside, mapping_of, text_of
+from planner.recipes.drafting import RecipeOptions
+from planner.recipes.entries import Entry, KeyReader, flat
+from planner.recipes.overrides import overrides
 from planner.recipes.recipe import Recipe
-from planner.recipes.trainer.accelerate import LaunchSettings
+from planner.recipes.source import RecipeSource
+from planner.recipes.trackers import variables_of
+from planner.recipes.trainer.accelerate import LaunchSettings, read_launch
 from planner.recipes.trainer.batching import TrainerFacts
-from planner.recipes.trainer.dialect import Dialect, Trained
-from planner.recipes.trainer.recipe import read_truths, recipe_of
-from planner.recipes.trainer.sizes import expand
-from planner.recipes.trl import handbook_v03
-from planner.recipes.trl.data import set_rows
-from planner.recipes.trl.keys import METHODS
-from planner.recipes.trl.loss import changing, note_loss, set_objective
-from planner.recipes.trl.method import is_pretraining, method_of
-from planner.recipes.trl.model import set_model
-from planner.recipes.trl.padding import cuts_padding_free, padding_reasons, set_padding
-from planner.recipes.trl.unknown import refuse_unknown
-
-# The values of loss_type that mean the method's own loss.
-_PLAIN_LOSSES = {
-    "sft": ("", "nll", "chunked_nll"),
-    "dpo": ("", "sigmoid"),
-    "kto": ("", "kto"),
-}
-# Methods whose loss differs from planner's objective of the same name, and the difference.
-_ANOTHER_LOSS = {"orpo": "planner's orpo leaves the prompt out of its cross-entropy, TRL counts it"}
+from planner.recipes.trainer.launcher import is_alone, is_launched, launch_of, never_shards
+from planner.recipes.trainer.recipe import leave_unresolved
+from planner.recipes.trainer.sizes import SPLITS
+from planner.recipes.trl.arguments import config_of, first_of, is_file_name, open_arguments
+from planner.recipes.trl.dialect import DIALECT, recipe_from
+from planner.recipes.trl.keys import RULES, VERSIONS
 
 
-def _own_facts(keys: KeyReader, facts: TrainerFacts) -> TrainerFacts:
-    cuts = facts.unit == "example" and cuts_padding_free(keys)
-    return replace(facts, cuts_padding_free=cuts, handbook_keys=handbook_v03.keys_of(keys.entries))
+def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
+    """The recipe in a file or a command.
 
-
-DIALECT = Dialect(
-    title="TRL",
-    set_model=set_model,
-    set_rows=set_rows,
-    note_loss=note_loss,
-    set_objective=set_objective,
-    set_padding=set_padding,
-    facts=_own_facts,
-    reasons=padding_reasons,
-)
-
-
-def read(keys: KeyReader, options: RecipeOptions, *, script: str, launch: LaunchSettings | None) -> Recipe:
-    """The recipe with the given keys. Notes mistakes in `keys`.
-
-    Args:
-        keys: the recipe's keys.
-        options: the command line's options.
-        script: the script that a command starts, empty for a file.
-        launch: the launcher's settings, None if unknown.
+    Raises:
+        RecipeError: a file, key or value is wrong or missing.
     """
-    refuse_unknown(keys)
-    handbook_v03.rename(keys)
-    rename(keys)
-    expand(keys)
-    read_truths(keys)
-    method, told_by = method_of(dict(keys.entries), script, keys.source, options.method)
-    if method not in METHODS:
-        found = f"found {method[:40]}" if method else "the recipe does not name it"
-        keys.wrong(f"method: {found}. Write --method {', '.join(METHODS[:-1])} or {METHODS[-1]}")
-        method = "sft"
-    keys.method = method
-    handbook_v03.add_defaults(keys, method)
-    is_older = handbook_v03.is_older(keys.entries)
-    if is_pretraining(script, keys.source, options.method):
-        keys.lacks(
-            f"{told_by}: convert makes no job for rows of plain text. Write one with data.kind jsonl, objective lm "
-            "(planner init) and the global batch that planner check shows"
-        )
-    loss = _loss_of(keys, method)
-    unit = "pair" if method in {"dpo", "orpo"} else "example" if method == "sft" else "completion"
-    unit = "packed row" if keys.flag("packing") else unit
-    trained = Trained(method=method, told_by=told_by, loss=loss, unit=unit, why_own=_own_because(keys, method, loss))
+    return _of_command(found, found.command, options) if found.command else _of_file(found, options)
+
+
+def _of_file(found: RecipeSource, options: RecipeOptions) -> Recipe:
+    entries = flat(found.tree, found.source)
+    others = overrides(found.arguments, entries)
+    keys = KeyReader(
+        source=found.source, entries=entries, is_for_job=options.is_for_job, rules=RULES, versions=VERSIONS
+    )
+    keys.mistakes += [_no_override(argument) for argument in others]
+    launch = read_launch(options.accelerate) if options.accelerate else None
+    recipe = recipe_from(keys, options, script="", launch=launch)
+    if launch and isinstance(facts := recipe.foreign, TrainerFacts):
+        recipe = replace(recipe, foreign=replace(facts, is_launched=True))
+    keys.raise_mistakes()
+    # As options of the recipe's own command, they win over its file.
+    arguments = tuple(_as_option(argument) for argument in found.arguments)
     return replace(
-        recipe_of(keys, options, trained, DIALECT, launch),
-        script=script or (f"run_{method}.py" if is_older else ""),
-        config_first=is_older and not script,
+        recipe,
+        arguments=arguments,
+        config=found.source,
+        environment=variables_of(options.env),
+        repeats=_notes(found.repeats, launch),
     )
 
 
-def _loss_of(keys: KeyReader, method: str) -> str:
-    """The method if it has its own loss, else the loss_type."""
-    loss = keys.value("loss_type")
-    if isinstance(loss, list) and len(loss) == 1:
-        loss = loss[0]
-    named = "a list of losses" if isinstance(loss, list | dict) else str(loss or "")
-    if method == "dpo" and named == "ipo":
-        return "ipo"
-    if named in _PLAIN_LOSSES.get(method, ("", named)):
-        return method
-    # Otherwise a loss_type of this method could be taken for a planner objective of the same name.
-    return f"loss_type {named}" if named in DATA_OF else named
+def _notes(repeats: Iterable[RepeatedKey], launch: LaunchSettings | None) -> tuple[str, ...]:
+    """Notes on the keys that the recipe's or the launcher's file has twice."""
+    return (*(each.note for each in repeats), *(launch.repeats if launch else ()))
 
 
-def _own_because(keys: KeyReader, method: str, loss: str) -> str:
-    """Why no objective of planner's computes this loss, empty if one does."""
-    if loss in _ANOTHER_LOSS:
-        return _ANOTHER_LOSS[loss]
-    if loss not in DATA_OF:
-        named = loss if loss.startswith("loss_type ") else f"loss_type {loss}"
-        return f"planner has no objective for {method}" + ("" if loss == method else f" with {named}")
-    changed = [key for key, plain in changing(loss).items() if keys.has(key) and keys.value(key) not in plain]
-    return f"planner has no objective for {loss} with {', '.join(changed)}" if changed else ""
+def _as_option(argument: str) -> str:
+    return f"--{argument.lstrip('+')}" if "=" in argument and not argument.startswith("-") else argument
+
+
+def _no_override(argument: str) -> str:
+    return f"{cut(argument)}: neither --key value nor key=value. Write one of these forms"
+
+
+def _of_command(found: RecipeSource, command: Command, options: RecipeOptions) -> Recipe:
+    entries: dict[str, Entry] = {}
+    arguments = list(found.arguments)
+    config = config_of(arguments, found.source)
+    config_first = not config and bool(arguments) and is_file_name(arguments[0])
+    if config_first:
+        config = first_of(arguments, command.script, found.source)
+    written = tuple(arguments)
+    options = replace(options, env={**command.environment, **options.env})
+    repeats: list[RepeatedKey] = []
+    if config:
+        tree = mapping_of(text_of(beside(found.source, config)), config, repeats)
+        entries |= flat(tree, config)
+    others = overrides(arguments, entries)
+    keys = KeyReader(
+        source=config or found.source,
+        entries=entries,
+        fix="--{} VALUE",
+        is_for_job=options.is_for_job,
+        rules=RULES,
+        versions=VERSIONS,
+    )
+    keys.mistakes += [_no_override(argument) for argument in others if "$" not in argument]
+    leave_unresolved(keys, DIALECT)
+    launch = launch_of(command, options, keys, found.source)
+    recipe = recipe_from(keys, options, script=command.script, launch=launch)
+    recipe = replace(recipe, script_path=command.path)
+    if isinstance(facts := recipe.foreign, TrainerFacts):
+        alone = is_alone(command)
+        launched = is_launched(command) or bool(options.accelerate)
+        shards = keys.has("fsdp") or not never_shards(command)
+        recipe = replace(recipe, foreign=replace(facts, is_alone=alone, is_launched=launched, may_shard=shards))
+        if alone and facts.splits_batches:
+            keys.refuse(SPLITS, "Python alone starts one process for all GPUs: start the script by accelerate launch")
+    for argument in others:
+        recipe.draft.drop(cut(argument), "arguments in a variable that is not set. --env NAME=VALUE sets it")
+    keys.raise_mistakes()
+    return replace(
+        recipe,
+        arguments=written,
+        config=config,
+        config_first=config_first,
+        environment=variables_of(options.env),
+        repeats=_notes(repeats, launch),
+        open_arguments=tuple(dict.fromkeys([*open_arguments(written), *others])),
+    )

@@ -10,7 +10,7 @@ from planner.job import AdamW
 from planner.recipes.recipe import Rewrite
 from planner.recipes.rendering import Rendering, clip_of, leave_model, length_in_steps, warmup_steps
 from planner.recipes.scalars import number
-from planner.recipes.system import BatchSplit, System
+from planner.recipes.system import BatchSplit
 from planner.recipes.trl.render_trackers import trackers_to_torchtitan
 
 
@@ -88,8 +88,3 @@ def _schedule(rendering: Rendering) -> None:
         rendering.write("train.schedule.final_fraction", f"--lr_scheduler.min_lr_factor {lowest}")
     arguments = [f"--lr_scheduler.warmup_steps {steps}"] if (steps := warmup_steps(rendering.job)) else []
     rendering.write_or_leave("train.schedule.warmup", arguments, "write --lr_scheduler.warmup_steps")
-
-
-SYSTEM = System(
-    name="torchtitan", title="torchtitan", render=render, render_command=render_command, methods=("lm", "sft")
-)

@@ -1,0 +1,1 @@
+"""torchtitan: planner writes jobs and batches as its options, and reads none."""
