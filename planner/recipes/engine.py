@@ -1,7 +1,7 @@
 """Reads and writes keys by their rows: what needs no code of a system's own.
 
-`rename` gives keys the names of the layer below, `refuse_unknown` finds those without a row, `shipped` makes entries of
-defaults, `carried` takes keys of a recipe into the draft of a job, and `written` writes values of a job as options.
+`rename` gives keys the names of the layer below, `refuse_unknown` and its like find mistakes, `shipped` makes entries
+of defaults, `carried` takes keys of a recipe into the draft of a job, and `written` writes values of a job as options.
 """
 
 import shlex
@@ -53,6 +53,75 @@ def refuse_unknown(keys: KeyReader, title: str) -> None:
             keys.wrong(f"{cut(name)}: {title} does not know this key and refuses the recipe. {hint}")
 
 
+def refuse_types(keys: KeyReader, title: str) -> None:
+    """Note each value that is not of its row's type as a mistake, as a system does that checks them (pydantic)."""
+    for row in keys.rules:
+        name, wanted = row.into or row.name, _WANTED.get(row.value)
+        value = keys.peek(name)
+        if wanted is None or value is None:
+            if row.value not in {"any", "section"} and "." not in row.name and keys.has_below(row.name):
+                keys.wrong(f"{row.name}: found keys below it, which {title} refuses. Write a single value")
+            continue
+        types, text = wanted
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types) or value == "":
+            keys.refuse(name, f"{title} refuses it: write {text}")
+
+
+_NUMBER = ((int, float), "a number")
+_WANTED: dict[str, tuple[tuple[type, ...], str]] = {
+    "whole": _NUMBER,
+    "number": _NUMBER,
+    "norm": _NUMBER,
+    "text": ((str,), "a text"),
+    "list": ((list,), "a list"),
+    "section": ((dict,), "keys and values"),
+}
+
+
+def refuse_beside(keys: KeyReader, title: str, pairs: Mapping[str, tuple[str, ...]]) -> None:
+    """Note keys that a system refuses beside another one as mistakes. A key counts if it has a value (`is_set`)."""
+    for name, others in pairs.items():
+        for other in others if keys.is_set(below(keys.rules, name)) else ():
+            if keys.is_set(below(keys.rules, other)):
+                keys.wrong(f"{other}: {title} refuses it beside {name}. Remove one of them")
+
+
+def refuse_without(keys: KeyReader, title: str, pairs: Mapping[str, str]) -> None:
+    """Note keys that a system refuses without another one as mistakes."""
+    for name, other in pairs.items():
+        if keys.is_set(below(keys.rules, name)) and not keys.is_set(below(keys.rules, other)):
+            keys.wrong(f"{name}: {title} refuses it without {other}. Write that, or remove {name}")
+
+
+Case = tuple[Any, str, str]
+"""whether a system refuses a recipe (any value that is true), the key, and why: `beside packing: remove one`"""
+
+
+def refuse_cases(keys: KeyReader, title: str, cases: Iterable[Case]) -> None:
+    """Note each case that applies as a mistake."""
+    for is_wrong, name, why in cases:
+        if is_wrong:
+            keys.refuse(below(keys.rules, name), f"{title} refuses it {why}")
+
+
+def below(rules: Rules, name: str) -> str:
+    """The name under which the layer below has a key."""
+    row = rules.exact(name)
+    return row.into if row and row.into else name
+
+
+def altering(keys: KeyReader) -> list[str]:
+    """The keys that make the recipe's loss another one than planner's objectives, by the recipe's own names."""
+    found = ((row.into or row.name, row.alters) for row in keys.rules if row.alters is not None)
+    return [keys.shown(name) for name, plain in found if (its := keys.value(name)) is not None and its not in plain]
+
+
+def note_settings(draft: Draft, keys: KeyReader) -> None:
+    """Puts the settings of the recipe's loss into the draft, for the user's own training loop."""
+    names = [row.into or row.name for row in keys.rules if row.of_loss or row.alters is not None]
+    draft.set("objective", {keys.shown(name): keys.value(name) for name in names if keys.has(name)})
+
+
 def carried(draft: Draft, keys: KeyReader, *names: str) -> None:
     """Set the job's value of each of these keys, or the system's default, with a note. Mistakes are added to `keys`."""
     for name in names:
@@ -85,6 +154,11 @@ def written(rendering: Rendering, rules: Rules, *names: str, sign: str = "--") -
             rendering.write(row.ours, f"--{name} {_text(row, value, quote=shlex.quote)}")
         else:
             rendering.write(row.ours, shlex.quote(f"{sign}{name}={_text(row, value, none='inf')}"))
+
+
+def default(value: Any, where: str, name: str = "") -> Entry:
+    """A default of the system at `where`, computed of the recipe's key `name`, if it is."""
+    return Entry(value=value, where=where, is_default=True, written_as=name)
 
 
 def _text(row: KeyRule, value: Any, *, none: str = "0", quote: Callable[[str], str] = str) -> str:

@@ -69,6 +69,21 @@ class KeyReader:
         """Whether `key` has a value that is not null."""
         return key in self.entries and self.entries[key].value is not None
 
+    def peek(self, key: str, default: Any = None) -> Any:
+        """As `value`, without noting that the key was read: for what no note of the job tells."""
+        entry = self.entries.get(key)
+        if entry is None or entry.value is None or isinstance(entry.value, Unresolved):
+            return default
+        return entry.value
+
+    def has_below(self, key: str) -> bool:
+        """Whether there are keys in the section `key`."""
+        return any(name.startswith(f"{key}.") for name in self.entries)
+
+    def is_set(self, key: str) -> bool:
+        """Whether `key` has a value that is neither false, 0 nor empty, or keys below it."""
+        return bool(self.peek(key)) or self.has_below(key)
+
     def wrote(self, name: str) -> bool:
         """Whether the recipe itself has a key of this name, with a value that is not null."""
         row = self.rules.exact(name)
@@ -78,10 +93,7 @@ class KeyReader:
     def value(self, key: str, default: Any = None) -> Any:
         """The value of `key`, of any type. The default if it is missing, null or unresolved."""
         self._read.add(key)
-        entry = self.entries.get(key)
-        if entry is None or entry.value is None or isinstance(entry.value, Unresolved):
-            return default
-        return entry.value
+        return self.peek(key, default)
 
     def read(self, key: str) -> Any:
         """The value of `key` as its row says, or the row's default."""

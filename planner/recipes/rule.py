@@ -43,7 +43,7 @@ class KeyRule(NamedTuple):
     """the job's key that takes its value, empty if none does or if code decides it"""
     into: str = ""
     """the key of the layer below that it is another name of, such as `per_device_train_batch_size`"""
-    value: Literal["any", "truth", "text", "number", "whole", "norm", "section"] = "any"
+    value: Literal["any", "truth", "text", "number", "whole", "norm", "list", "section"] = "any"
     """what the system takes. A truth may be written as `yes` or `1`, a text as `none` or `007`. A section: any keys"""
     least: int = 1
     """the least whole number that the system takes"""
@@ -55,6 +55,11 @@ class KeyRule(NamedTuple):
     """what a note says of the key if it is missing, such as the default of each version"""
     effect: Effect | None = None
     """what it does to the batch, None if it cannot change it"""
+    alters: tuple[Any, ...] | None = None
+    """for a key that changes any loss, or what is trained, so that planner has no objective for it: the values with which
+    it does not. None for all other keys"""
+    of_loss: bool = False
+    """whether it is a setting of a loss, which the user's own loop gets if no objective of planner's computes that"""
     unset: Literal["", "free", "job", "decides"] = ""
     """what a shell variable without a value means: a mistake if nothing else, nothing if `free` or dropped, a mistake
     only for a job if `job`, and a mistake although the key may be dropped if `decides`"""

@@ -11,7 +11,7 @@ from planner.recipes.engine import refuse_unknown, rename
 from planner.recipes.entries import Entry, KeyReader, flat
 from planner.recipes.llamafactory.behaviour import DIALECT, NEVER, limits, prepare, refuse_in_job, trained_by
 from planner.recipes.llamafactory.keys import RULES, VERSIONS
-from planner.recipes.llamafactory.refusals import has_deepspeed, refuse_together, refuse_values
+from planner.recipes.llamafactory.refusals import refuse_together, refuse_values
 from planner.recipes.llamafactory.system import CLI, file_of
 from planner.recipes.overrides import overrides
 from planner.recipes.recipe import Recipe
@@ -104,7 +104,7 @@ def _started(facts: TrainerFacts, found: RecipeSource, options: RecipeOptions, k
     if distributed == NEVER:
         text = "one process takes 1 GPU: start it by llamafactory-cli or torchrun"
         more.append(Limit(text=text, most=1))
-    if has_deepspeed(keys) and distributed > 1:
+    if keys.is_set("deepspeed") and distributed > 1:
         text = "ValueError: deepspeed on 1 GPU needs FORCE_TORCHRUN=1"
         more.append(Limit(text=text, least=distributed))
     more += limits(keys, facts, distributed)

@@ -3,11 +3,12 @@
 planner refuses it, too: a batch that never trains is no answer.
 """
 
-from typing import Any
+from collections.abc import Iterator
 
+from planner.recipes.engine import Case, refuse_cases
 from planner.recipes.entries import COMMAND_LINE, KeyReader
 from planner.recipes.llamafactory.keys import RULES
-from planner.recipes.scalars import TRUE_TEXTS, Unresolved
+from planner.recipes.scalars import TRUE_TEXTS
 from planner.recipes.trainer.keys import TRAINING_ARGUMENTS
 
 _OPTIMIZERS = ("use_galore", "use_apollo", "use_badam")
@@ -16,6 +17,7 @@ _OF_LORA = ("loraplus_lr_ratio", "use_rslora", "use_dora", "pissa_init", "adapte
 # Those of LoRA that are refused with any value but null.
 _EVEN_EMPTY = ("loraplus_lr_ratio", "adapter_name_or_path")
 _OF_SFT = ("neat_packing", "train_on_prompt", "mask_history", "predict_with_generate")
+_NO_ZERO3 = ("pure_bf16", "use_unsloth", "use_kt", "pissa_init", "predict_with_generate")
 _EVALUATING = ("do_eval", "do_predict", "predict_with_generate")
 _STRATEGIES = ("no", "steps", "epoch")
 # The least part of the rows that LLaMA-Factory holds out.
@@ -46,124 +48,68 @@ def refuse_values(keys: KeyReader) -> None:
 
 def refuse_together(keys: KeyReader) -> None:
     """Notes what is missing, and keys that LLaMA-Factory refuses beside others."""
-    if _its(keys, "do_train") is not True:
+    if keys.peek("do_train") is not True:
         keys.refuse("do_train", "Without it LLaMA-Factory trains nothing: write true")
     for name in ("model_name_or_path", "dataset"):
         if not keys.has(name):
             keys.wrong(f"{name}: found nothing. Write {keys.fix.format(name)} behind the recipe")
-    for name, is_refused, why in (*_of_data(keys), *_of_tuning(keys), *_of_devices(keys)):
-        if is_refused:
-            keys.refuse(name, f"LLaMA-Factory refuses it {why}")
+    refuse_cases(keys, "LLaMA-Factory", (*_of_data(keys), *_of_tuning(keys), *_of_devices(keys)))
 
 
-def _its(keys: KeyReader, name: str, default: Any = None) -> Any:
-    """The value of a key. It does not count as read, because no note tells of it."""
-    entry = keys.entries.get(name)
-    if entry is None or entry.value is None or isinstance(entry.value, Unresolved):
-        return default
-    return entry.value
-
-
-_Case = tuple[str, Any, str]
-"""a key, whether LLaMA-Factory refuses it here, and why"""
-
-
-def _of_data(keys: KeyReader) -> tuple[_Case, ...]:
+def _of_data(keys: KeyReader) -> Iterator[Case]:
     """Keys of the data: hparams/data_args.py, and get_train_args in parser.py."""
-    stage, size = str(_its(keys, "stage", "sft")), _its(keys, "val_size", 0)
-    held = isinstance(size, int | float) and size > _LEAST_PART
-    tested = keys.has("eval_dataset")
-    streams, mix = _its(keys, "streaming"), _its(keys, "mix_strategy", "concat")
-    strategy = _its(keys, "eval_strategy", _its(keys, "evaluation_strategy", "no"))
-    evaluating = [name for name in _EVALUATING if _its(keys, name)]
+    stage, size = str(keys.peek("stage", "sft")), keys.peek("val_size", 0)
+    held, tested = isinstance(size, int | float) and size > _LEAST_PART, keys.has("eval_dataset")
+    streams, masks = keys.peek("streaming"), keys.peek("mask_history")
+    strategy = keys.peek("eval_strategy", keys.peek("evaluation_strategy", "no"))
+    evaluating = [name for name in _EVALUATING if keys.peek(name)]
     evaluating += ["eval_strategy"] if strategy in _STRATEGIES[1:] else []
-    return (
-        (
-            next(iter(evaluating), ""),
-            evaluating and not held and not tested,
-            "without rows to evaluate: write val_size or eval_dataset",
-        ),
-        ("val_size", held and tested, "beside eval_dataset: remove one"),
-        ("streaming", streams and _its(keys, "max_steps", -1) == -1, "without max_steps: write both"),
-        ("max_samples", streams and keys.has("max_samples"), "beside streaming: remove one"),
-        ("val_size", streams and held and size < 1, "as a part beside streaming: write a number of rows"),
-        (
-            "mask_history",
-            _its(keys, "mask_history") and _its(keys, "train_on_prompt"),
-            "beside train_on_prompt: remove one",
-        ),
-        (
-            "interleave_probs",
-            keys.has("interleave_probs") and mix == "concat",
-            "with mix_strategy concat: write interleave_under or interleave_over",
-        ),
-        *((name, stage != "sft" and _its(keys, name), f"in stage {stage}: remove it") for name in _OF_SFT),
-    )
+    for name in evaluating[:1]:
+        yield not held and not tested, name, "without rows to evaluate: write val_size or eval_dataset"
+    yield held and tested, "val_size", "beside eval_dataset: remove one"
+    yield streams and keys.peek("max_steps", -1) == -1, "streaming", "without max_steps: write both"
+    yield streams and keys.has("max_samples"), "max_samples", "beside streaming: remove one"
+    yield streams and held and size < 1, "val_size", "as a part beside streaming: write a number of rows"
+    yield masks and keys.peek("train_on_prompt"), "mask_history", "beside train_on_prompt: remove one"
+    mixes = keys.has("interleave_probs") and keys.peek("mix_strategy", "concat") == "concat"
+    yield mixes, "interleave_probs", "with mix_strategy concat: write interleave_under or interleave_over"
+    for name in _OF_SFT if stage != "sft" else ():
+        yield keys.peek(name), name, f"in stage {stage}: remove it"
 
 
-def _of_tuning(keys: KeyReader) -> tuple[_Case, ...]:
+def _of_tuning(keys: KeyReader) -> Iterator[Case]:
     """Keys of methods and adapters: hparams/finetuning_args.py, and _verify_model_args in parser.py."""
-    stage, tuning, loss = (
-        str(_its(keys, name, keys.rules[name].default)) for name in ("stage", "finetuning_type", "pref_loss")
-    )
-    replaced = [*(name for name in _OPTIMIZERS if _its(keys, name)), "", ""]
+    names = ("stage", "finetuning_type", "pref_loss")
+    stage, tuning, loss = (str(keys.peek(name, keys.rules[name].default)) for name in names)
+    for name in _OF_LORA if tuning != "lora" else ():
+        is_there = keys.has(name) if name in _EVEN_EMPTY else keys.peek(name)
+        yield is_there, name, f"with finetuning_type {tuning}: write lora, or remove it"
+    replaced = [name for name in _OPTIMIZERS if keys.peek(name)]
+    for name in replaced[:1]:
+        yield tuning == "lora", name, "with finetuning_type lora: write full or freeze, or remove it"
+    for name in replaced[1:2]:
+        yield True, name, f"beside {replaced[0]}: remove one"
+    yield stage == "ppo" and not keys.has("reward_model"), "stage", "without reward_model: write one"
+    smooths = stage == "dpo" and loss != "sigmoid" and keys.peek("label_smoothing")
+    yield smooths, "label_smoothing", f"with pref_loss {loss}: remove it"
+    expands = keys.peek("use_llama_pro") and tuning == "full"
+    yield expands, "use_llama_pro", "with finetuning_type full: write freeze or lora"
     refers = stage in {"ppo", "kto"} or (stage == "dpo" and loss not in {"orpo", "simpo"})
-    smooths = stage == "dpo" and loss != "sigmoid" and _its(keys, "label_smoothing")
-    bits = keys.has("quantization_bit")
-    return (
-        *(
-            (
-                name,
-                tuning != "lora" and (keys.has(name) if name in _EVEN_EMPTY else _its(keys, name)),
-                f"with finetuning_type {tuning}: write lora, or remove it",
-            )
-            for name in _OF_LORA
-        ),
-        (
-            replaced[0],
-            replaced[0] and tuning == "lora",
-            "with finetuning_type lora: write full or freeze, or remove it",
-        ),
-        (replaced[1], replaced[1], f"beside {replaced[0]}: remove one"),
-        ("stage", stage == "ppo" and not keys.has("reward_model"), "without reward_model: write one"),
-        ("label_smoothing", smooths, f"with pref_loss {loss}: remove it"),
-        (
-            "use_llama_pro",
-            _its(keys, "use_llama_pro") and tuning == "full",
-            "with finetuning_type full: write freeze or lora",
-        ),
-        ("pissa_init", _its(keys, "pissa_init") and tuning == "lora" and refers, f"in stage {stage}: remove it"),
-        (
-            "quantization_bit",
-            bits and tuning not in {"lora", "oft"},
-            f"with finetuning_type {tuning}: write lora or oft, or remove it",
-        ),
-        *(
-            (name, bits and _its(keys, name), "beside quantization_bit: remove one")
-            for name in ("fp8", "pissa_init", "resize_vocab")
-        ),
-    )
+    yield keys.peek("pissa_init") and tuning == "lora" and refers, "pissa_init", f"in stage {stage}: remove it"
+    if keys.has("quantization_bit"):
+        why = f"with finetuning_type {tuning}: write lora or oft, or remove it"
+        yield tuning not in {"lora", "oft"}, "quantization_bit", why
+        for name in ("fp8", "pissa_init", "resize_vocab"):
+            yield keys.peek(name), name, "beside quantization_bit: remove one"
 
 
-def _of_devices(keys: KeyReader) -> tuple[_Case, ...]:
+def _of_devices(keys: KeyReader) -> Iterator[Case]:
     """Keys beside DeepSpeed, or on GPUs: get_train_args in hparams/parser.py."""
-    is_zero3 = _its(keys, "deepspeed.zero_optimization.stage") == 3
-    chooses = _its(keys, "load_best_model_at_end") and str(_its(keys, "stage", "sft")) in {"rm", "ppo"}
-    return (
-        *(
-            (name, has_deepspeed(keys) and _its(keys, name), "beside deepspeed: remove one")
-            for name in ("use_galore", "use_apollo")
-        ),
-        *(
-            (name, is_zero3 and _its(keys, name), "with DeepSpeed's ZeRO-3: remove it, or write a file of ZeRO-2")
-            for name in ("pure_bf16", "use_unsloth", "use_kt", "pissa_init", "predict_with_generate")
-        ),
-        ("infer_backend", _its(keys, "infer_backend", "huggingface") != "huggingface", "in training: remove it"),
-        ("quantization_device_map", _its(keys, "quantization_device_map") == "auto", "in training: remove it"),
-        ("load_best_model_at_end", chooses, "in stages rm and ppo: remove it"),
-    )
-
-
-def has_deepspeed(keys: KeyReader) -> bool:
-    """Whether the recipe names a file of DeepSpeed, or has its keys."""
-    return any(name.partition(".")[0] == "deepspeed" and its.value for name, its in keys.entries.items())
+    for name in ("use_galore", "use_apollo") if keys.is_set("deepspeed") else ():
+        yield keys.peek(name), name, "beside deepspeed: remove one"
+    for name in _NO_ZERO3 if keys.peek("deepspeed.zero_optimization.stage") == 3 else ():
+        yield keys.peek(name), name, "with DeepSpeed's ZeRO-3: remove it, or write a file of ZeRO-2"
+    yield keys.peek("infer_backend", "huggingface") != "huggingface", "infer_backend", "in training: remove it"
+    yield keys.peek("quantization_device_map") == "auto", "quantization_device_map", "in training: remove it"
+    chooses = keys.peek("load_best_model_at_end") and str(keys.peek("stage", "sft")) in {"rm", "ppo"}
+    yield chooses, "load_best_model_at_end", "in stages rm and ppo: remove it"
