@@ -113,7 +113,7 @@ def below(rules: Rules, name: str) -> str:
 def altering(keys: KeyReader) -> list[str]:
     """The keys that make the recipe's loss another one than planner's objectives, by the recipe's own names."""
     found = ((row.into or row.name, row.alters) for row in keys.rules if row.alters is not None)
-    return [keys.shown(name) for name, plain in found if (its := keys.value(name)) is not None and its not in plain]
+    return [keys.shown(name) for name, plain in found if (its := keys.peek(name)) is not None and its not in plain]
 
 
 def note_settings(draft: Draft, keys: KeyReader) -> None:

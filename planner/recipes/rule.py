@@ -13,6 +13,8 @@ from typing import Any, Literal, NamedTuple
 NO_SETTING = "planner has no such setting"
 """why a key is dropped if nothing more is known of it"""
 NO_WANDB = "planner's wandb tracker has no such setting"
+EMPTY: tuple[Any, ...] = (0, [], {})
+"""values that are as good as none, for `alters`"""
 ANY = "*"
 """ends the name of a row that stands for all keys with that beginning"""
 
@@ -56,8 +58,8 @@ class KeyRule(NamedTuple):
     effect: Effect | None = None
     """what it does to the batch, None if it cannot change it"""
     alters: tuple[Any, ...] | None = None
-    """for a key that changes any loss, or what is trained, so that planner has no objective for it: the values with which
-    it does not. None for all other keys"""
+    """for a key that changes any loss, or what is trained, so that planner has no objective for it: the values with
+    which it does not. None for all other keys"""
     of_loss: bool = False
     """whether it is a setting of a loss, which the user's own loop gets if no objective of planner's computes that"""
     unset: Literal["", "free", "job", "decides"] = ""

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from planner.files.messages import cut, show
-from planner.recipes.axolotl.keys import IGNORED, OLD_ATTENTION, RULES
-from planner.recipes.axolotl.refusals import attention_of, base_of, datasets_of, fsdp_version, has_section, raw
+from planner.recipes.axolotl.keys import IGNORED, OLD_ATTENTION, RULES, TITLE
+from planner.recipes.axolotl.refusals import attention_of, base_of, datasets_of, fsdp_version
 from planner.recipes.drafting import carry, kind_of, note_padding
 from planner.recipes.drafting_data import set_data
-from planner.recipes.engine import carried, carried_if_set
+from planner.recipes.engine import altering, carried, carried_if_set, default, note_settings
 from planner.recipes.entries import Entry, KeyReader
 from planner.recipes.recipe import Draft, Trap
 from planner.recipes.row_sources import DatasetSource
@@ -25,16 +25,6 @@ _EXPERTS = "axolotl.integrations.expert_parallel.ExpertParallelPlugin"
 _ONE_PACK = ("flash_attention_2", "flash_attention_3", "flash_attention_4", "flash_attention_torch", "flex_attention",
              "xformers", "sage", "kernels-community/flash-attn2", "kernels-community/flash-attn3",
              "kernels-community/sage-attention")  # fmt: skip
-# Keys that change any loss or what is trained, and the values with which they do not.
-_CHANGING: dict[str, tuple[Any, ...]] = {
-    "neftune_noise_alpha": (0,), "noisy_embedding_alpha": (0,), "use_eaft": (False,), "relora": (False,),
-    "lisa_step_interval": (0,), "unfrozen_parameters": ([],), "dpo_use_weighting": (False,), "dpo_loss_weights": (),
-    "kd_trainer": (False,), "use_pose": (False,), "lr_groups": ([],), "embedding_lr": (), "embedding_lr_scale": (),
-    "loraplus_lr_ratio": (), "lora_rank_pattern": ({},), "lora_alpha_pattern": ({},),
-}  # fmt: skip
-_OF_LOSSES = ("rl_beta", "dpo_beta", "orpo_alpha", "trl.beta", "dpo_loss_type", "dpo_label_smoothing", "simpo_gamma",
-              "cpo_alpha", "kto_desirable_weight", "kto_undesirable_weight", "num_generations",
-              "generation_batch_size", "center_rewards_coefficient")  # fmt: skip
 _UNITS = {"sft": "example", "kto": "completion", "grpo": "completion", "gdpo": "completion", "ebft": "completion"}
 _NO_OBJECTIVE = {
     "reward": "planner trains no reward models",
@@ -64,7 +54,7 @@ def axes_of(keys: KeyReader) -> Axes:
              "dp_replicate_size", "expert_parallel_size")  # fmt: skip
     tp, cp, old, shard, replicate, experts = (keys.whole(name, 0, least=0) for name in names)
     tp, cp, shard, replicate = tp or 1, cp or old or 1, shard or 1, replicate or 1
-    if experts > 1 and _EXPERTS not in str(raw(keys, "plugins")):
+    if experts > 1 and _EXPERTS not in str(keys.peek("plugins")):
         experts = 1
     if experts > 1 and (tp > 1 or replicate > 1):
         keys.refuse("expert_parallel_size", "It excludes tensor_parallel_size, and planner does not know its batch "
@@ -96,25 +86,21 @@ def tell(draft: Draft, keys: KeyReader, *names: str) -> None:
         keys.value(name)
 
 
-def _default(value: Any, name: str = "") -> Entry:
-    return Entry(value=value, where=_WHOSE, is_default=True, written_as=name)
-
-
 def prepare(keys: KeyReader) -> None:
     """Gives values the form that the Trainer's layer reads, and adds axolotl's defaults that are computed."""
     made: dict[str, Entry] = {}
-    steps, micro, whole = raw(keys, _STEPS), raw(keys, _MICRO), raw(keys, "batch_size")
+    steps, micro, whole = keys.peek(_STEPS), keys.peek(_MICRO), keys.peek("batch_size")
     if _STEPS in keys.entries and not steps and isinstance(micro, int) and isinstance(whole, int) and whole and micro:
         made[_STEPS] = replace(keys.entries[_STEPS], value=whole // micro)
     if not keys.has("per_device_eval_batch_size"):
-        made["per_device_eval_batch_size"] = _default(micro or 1)
-    if raw(keys, "lora_target_linear") is True:
+        made["per_device_eval_batch_size"] = default(micro or 1, _WHOSE)
+    if keys.peek("lora_target_linear") is True:
         where = keys.where("lora_target_linear")
         made["lora_target_modules"] = Entry(value="all-linear", where=where, written_as="lora_target_linear")
-    for name in ("auto_find_batch_size", "dataloader_drop_last", "group_by_length") if raw(keys, "rl") else ():
+    for name in ("auto_find_batch_size", "dataloader_drop_last", "group_by_length") if keys.peek("rl") else ():
         if name in keys.entries:  # handed on for SFT alone
             made[f"{IGNORED}{name}"] = replace(keys.entries[name], written_as=name)
-            made[name] = _default(None)
+            made[name] = default(None, _WHOSE)
     made |= _compute(keys) | _schedule(keys) | _evaluation(keys) | _trackers(keys)
     keys.entries = {**keys.entries, **made}
 
@@ -124,13 +110,13 @@ def _compute(keys: KeyReader) -> dict[str, Entry]:
     made: dict[str, Entry] = {}
     if attention := attention_of(keys):
         names = ("attn_implementation", *OLD_ATTENTION, "gemma4_hybrid_attn_impl")
-        name = next(name for name in names if raw(keys, name))
+        name = next(name for name in names if keys.peek(name))
         made["attn_implementation"] = Entry(value=attention, where=keys.where(name), written_as=name)
-    if isinstance(raw(keys, "bf16"), str):
+    if isinstance(keys.peek("bf16"), str):
         made["bf16"] = replace(keys.entries["bf16"], value=True)
-    elif raw(keys, "bfloat16") and not keys.has("bf16"):
-        made["bf16"] = _default(True, "bfloat16")
-    if raw(keys, "gradient_checkpointing"):
+    elif keys.peek("bfloat16") and not keys.has("bf16"):
+        made["bf16"] = default(True, "bfloat16", _WHOSE)
+    if keys.peek("gradient_checkpointing"):
         made["gradient_checkpointing"] = replace(keys.entries["gradient_checkpointing"], value=True)
     return made
 
@@ -138,26 +124,26 @@ def _compute(keys: KeyReader) -> dict[str, Entry]:
 def _schedule(keys: KeyReader) -> dict[str, Entry]:
     """The warmup if nothing sets it, 3 % and at most 100 steps, and the floor of a cosine."""
     made: dict[str, Entry] = {}
-    if not raw(keys, "warmup_ratio") and raw(keys, "warmup_steps") is None:
-        made["warmup_ratio"] = _default(0.03)
-    floor = raw(keys, "cosine_min_lr_ratio")
-    if isinstance(floor, int | float) and raw(keys, "lr_scheduler_type") in {None, "cosine"}:
-        made["lr_scheduler_type"] = _default("cosine_with_min_lr", "cosine_min_lr_ratio")
-        made["lr_scheduler_kwargs.min_lr_rate"] = _default(floor)
+    if not keys.peek("warmup_ratio") and keys.peek("warmup_steps") is None:
+        made["warmup_ratio"] = default(0.03, _WHOSE)
+    floor = keys.peek("cosine_min_lr_ratio")
+    if isinstance(floor, int | float) and keys.peek("lr_scheduler_type") in {None, "cosine"}:
+        made["lr_scheduler_type"] = default("cosine_with_min_lr", _WHOSE, "cosine_min_lr_ratio")
+        made["lr_scheduler_kwargs.min_lr_rate"] = default(floor, _WHOSE)
     return made
 
 
 def _evaluation(keys: KeyReader) -> dict[str, Entry]:
     """When axolotl evaluates (core/builders/base.py): without rows never, evals_per_epoch as a part of the run."""
-    per_epoch, epochs = raw(keys, "evals_per_epoch"), raw(keys, "num_train_epochs") or 1
-    rows = raw(keys, "val_set_size") or raw(keys, "test_datasets")
+    per_epoch, epochs = keys.peek("evals_per_epoch"), keys.peek("num_train_epochs") or 1
+    rows = keys.peek("val_set_size") or keys.peek("test_datasets")
     numbers = all(isinstance(each, int | float) and each > 0 for each in (per_epoch, epochs))
     if not rows:
-        return {"eval_strategy": _default("no", "val_set_size")}
-    if raw(keys, "eval_steps"):
-        return {"eval_strategy": _default("steps", "eval_steps")}
+        return {"eval_strategy": default("no", _WHOSE, "val_set_size")}
+    if keys.peek("eval_steps"):
+        return {"eval_strategy": default("steps", _WHOSE, "eval_steps")}
     if numbers and per_epoch * epochs > 1:
-        every = _default(1 / (per_epoch * epochs), "evals_per_epoch")
+        every = default(1 / (per_epoch * epochs), _WHOSE, "evals_per_epoch")
         return {"eval_steps": every, "eval_strategy": replace(every, value="steps")}
     return {}
 
@@ -169,23 +155,23 @@ def _trackers(keys: KeyReader) -> dict[str, Entry]:
     """`report_to`, and why."""
     told = {"wandb": "wandb_project", "tensorboard": "use_tensorboard", "mlflow": "use_mlflow",
             "trackio": "use_trackio", "comet_ml": "use_comet"}  # fmt: skip
-    named = [kind for kind, key in told.items() if raw(keys, key)]
-    if raw(keys, "use_wandb") is True and "wandb" not in named:
+    named = [kind for kind, key in told.items() if keys.peek(key)]
+    if keys.peek("use_wandb") is True and "wandb" not in named:
         named.insert(0, "wandb")
     shown = ", ".join(told[kind] for kind in named) or "wandb_project and use_*"
-    return {"report_to": _default(named or ["none"], shown)}
+    return {"report_to": default(named or ["none"], _WHOSE, shown)}
 
 
 def trained_by(keys: KeyReader) -> Trained:
     """What a recipe trains."""
-    rl = raw(keys, "rl")
-    is_reward = raw(keys, "reward_model") or raw(keys, "process_reward_model")
+    rl = keys.peek("rl")
+    is_reward = keys.peek("reward_model") or keys.peek("process_reward_model")
     method = str(rl) if rl else "reward" if is_reward else "sft"
-    loss, losses = {"gdpo": "grpo"}.get(method, method), raw(keys, "dpo_loss_type")
+    loss, losses = {"gdpo": "grpo"}.get(method, method), keys.peek("dpo_loss_type")
     if method == "dpo" and losses is not None:
         loss = {"['sigmoid']": "dpo", "['ipo']": "ipo"}.get(str(losses), f"dpo_loss_type {show(losses)}")
     unit = _UNITS.get(method, "pair")
-    packs = method == "sft" and raw(keys, "packing") is True
+    packs = method == "sft" and keys.peek("packing") is True
     return Trained(
         method="dpo" if method == "ipo" else method, loss=loss, unit="packed row" if packs else unit,
         told_by="rl" if rl else "reward_model" if is_reward else "no rl, which is sft in axolotl",
@@ -199,13 +185,13 @@ def _own_because(keys: KeyReader, method: str, loss: str) -> str:
         return _NO_OBJECTIVE[loss]
     if loss not in {"sft", "dpo", "ipo", "simpo", "kto"}:
         return f"planner has no objective for {cut(loss)}"
-    named = [key for key, plain in _CHANGING.items() if raw(keys, key) is not None and raw(keys, key) not in plain]
-    named += ["qat"] if has_section(keys, "qat") else []
-    named += [key for key in ("center_rewards_coefficient",) if method == "reward" and raw(keys, key)]
-    named += [cut(str(each)) for each in raw(keys, "plugins") or [] if str(each).rpartition(".")[2] in _OTHER_LOSS]
-    if raw(keys, "adapter") not in {None, "", "lora", "qlora"}:
-        named.append(f"adapter {show(raw(keys, 'adapter'))}")
-    if method == "simpo" and raw(keys, "cpo_alpha") != 0:
+    named = altering(keys)
+    named += ["qat"] if keys.is_set("qat") else []
+    named += [key for key in ("center_rewards_coefficient",) if method == "reward" and keys.peek(key)]
+    named += [cut(str(each)) for each in keys.peek("plugins") or [] if str(each).rpartition(".")[2] in _OTHER_LOSS]
+    if keys.peek("adapter") not in {None, "", "lora", "qlora"}:
+        named.append(f"adapter {show(keys.peek('adapter'))}")
+    if method == "simpo" and keys.peek("cpo_alpha") != 0:
         named.append("cpo_alpha, which is 1 by default and adds the likelihood of the chosen completion")
     return f"planner has no objective for {loss} with {', '.join(named)}" if named else ""
 
@@ -226,7 +212,7 @@ def _facts(keys: KeyReader, facts: TrainerFacts) -> TrainerFacts:
         facts, is_trl=False, names=names, sharing=axes.sharing, mesh=axes.processes or facts.mesh, varies=varies,
         even_batches=facts.even_batches and not facts.packs, limits=(*facts.limits, *_limits(keys, facts)),
         rounds_warmup="down", own_traps=tuple(_traps(keys, facts)),
-        groups_by_length=facts.groups_by_length and not raw(keys, "curriculum_sampling"),
+        groups_by_length=facts.groups_by_length and not keys.peek("curriculum_sampling"),
     )  # fmt: skip
     if facts.method == "gdpo":
         made = replace(made, num_generations=keys.whole("num_generations", 8, least=2))
@@ -236,22 +222,22 @@ def _facts(keys: KeyReader, facts: TrainerFacts) -> TrainerFacts:
 def _limits(keys: KeyReader, facts: TrainerFacts) -> list[Limit]:
     """The counts of processes that axolotl refuses."""
     found = []
-    if all((raw(keys, "rl"), raw(keys, "gradient_checkpointing"), raw(keys, "load_in_4bit"),
-            raw(keys, "adapter") == "qlora", raw(keys, "gradient_checkpointing_kwargs.use_reentrant"))):  # fmt: skip
+    if all((keys.peek("rl"), keys.peek("gradient_checkpointing"), keys.peek("load_in_4bit"),
+            keys.peek("adapter") == "qlora", keys.peek("gradient_checkpointing_kwargs.use_reentrant"))):  # fmt: skip
         found.append(Limit(text="ValueError: use_reentrant is for one GPU", most=1))
-    kernels = any(raw(keys, f"lora_{name}_kernel") for name in ("mlp", "qkv", "o", "embedding"))
+    kernels = any(keys.peek(f"lora_{name}_kernel") for name in ("mlp", "qkv", "o", "embedding"))
     # It looks before it takes fsdp_version from fsdp_config.
-    is_fsdp = has_section(keys, "fsdp_config") or raw(keys, "fsdp_config") == {}
-    if kernels and is_fsdp and str(raw(keys, "fsdp_version")) != "2":
+    is_fsdp = keys.is_set("fsdp_config") or keys.peek("fsdp_config") == {}
+    if kernels and is_fsdp and str(keys.peek("fsdp_version")) != "2":
         found.append(Limit(text="ValueError: lora_*_kernel is not for FSDP1", most=1))
-    fsdp = fsdp_version(keys) or raw(keys, "fsdp")
-    if raw(keys, "dp_shard_size") is not None and axes_of(keys).processes is None and not fsdp:
+    fsdp = fsdp_version(keys) or keys.peek("fsdp")
+    if keys.peek("dp_shard_size") is not None and axes_of(keys).processes is None and not fsdp:
         found.append(Limit(text="ValueError: dp_shard_size 1 without fsdp_config", most=1))
-    n = raw(keys, "num_generations")
+    n = keys.peek("num_generations")
     if facts.method == "grpo" and isinstance(n, int) and n > 1:
         made = facts.generation_batch or facts.micro * facts.accumulation
         found.append(Limit(text=f"ValueError: {made} < num_generations {n} x GPUs", most=max(made // n, 1)))
-    one_pack = base_of(attention_of(keys)) in _ONE_PACK and not raw(keys, "multipack_real_batches")
+    one_pack = base_of(attention_of(keys)) in _ONE_PACK and not keys.peek("multipack_real_batches")
     if facts.splits_batches and facts.packs and one_pack:
         found.append(Limit(text="ValueError: split_batches splits no pack", most=1))
     return found
@@ -260,18 +246,18 @@ def _limits(keys: KeyReader, facts: TrainerFacts) -> list[Limit]:
 def _traps(keys: KeyReader, facts: TrainerFacts) -> list[Trap]:
     """What axolotl does silently."""
     found = []
-    whole = raw(keys, "batch_size")
+    whole = keys.peek("batch_size")
     if whole and _STEPS not in keys.entries:
         text = (f"batch_size {whole} sets no accumulation, because gradient_accumulation_steps is 1 by default. It "
                 f"divides the number of steps alone, so the run ends after {facts.micro}/{whole} of them.")  # fmt: skip
         found.append(Trap(name="batch_size", text=text))
-    if raw(keys, "ddp") is False:
+    if keys.peek("ddp") is False:
         text = "With ddp false axolotl counts steps as for one GPU, so W GPUs train W times num_epochs."
         found.append(Trap(name="ddp", text=text))
     if (
-        raw(keys, "evals_per_epoch")
+        keys.peek("evals_per_epoch")
         and not facts.evaluates
-        and (raw(keys, "val_set_size") or keys.has("test_datasets"))
+        and (keys.peek("val_set_size") or keys.has("test_datasets"))
     ):
         text = "evals_per_epoch 1 in one epoch sets no eval_steps, so axolotl evaluates at the start alone."
         found.append(Trap(name="evals_per_epoch", text=text))
@@ -293,21 +279,21 @@ def _set_model(draft: Draft, keys: KeyReader) -> None:
     carried_if_set(draft, keys, "model_revision")
     carried(draft, keys, "max_length")
     for name in ("chat_template", "chat_template_jinja"):
-        if keys.has(name) and raw(keys, name) != "tokenizer_default":
+        if keys.has(name) and keys.peek(name) != "tokenizer_default":
             keys.value(name)
             draft.drop(name, "see to do")
-            draft.ask(f"model.chat_template: axolotl takes {name} {cut(str(raw(keys, name)), 60)}, planner the "
+            draft.ask(f"model.chat_template: axolotl takes {name} {cut(str(keys.peek(name)), 60)}, planner the "
                       "tokenizer's. Compare both, or write yours as a Jinja file", of_model=True)  # fmt: skip
     for name in ("special_tokens", "tokens", "added_tokens_overrides", "tokenizer_config", "base_model_config",
                  "cls_model_config", "model_config", "model_kwargs", "resize_token_embeddings_to_32x",
                  "reinit_weights", "model_quantization_config", "processor_type"):  # fmt: skip
-        if has_section(keys, name):
+        if keys.is_set(name):
             for key in [key for key in keys.entries if key == name or key.startswith(f"{name}.")]:
                 keys.value(key)
                 draft.drop(key, "see to do")
             draft.ask(f"model.path: the recipe sets {name}. planner takes model and tokenizer as they are: change them "
                       "beforehand if they differ", of_model=True)  # fmt: skip
-    if raw(keys, "adapter") in {"lora", "qlora"}:
+    if keys.peek("adapter") in {"lora", "qlora"}:
         set_lora(draft, keys, is_trl=False)
         _note_adapters(draft, keys)
     if "lora" in draft.job["model"]:
@@ -320,10 +306,10 @@ def _set_model(draft: Draft, keys: KeyReader) -> None:
 def _note_adapters(draft: Draft, keys: KeyReader) -> None:
     if keys.has("lora_model_dir"):
         draft.drop("lora_model_dir", "see to do")
-        draft.ask(f"model.path: the recipe continues the adapters {show(raw(keys, 'lora_model_dir'))}. Merge them into "
+        draft.ask(f"model.path: the recipe continues the adapters {show(keys.peek('lora_model_dir'))}. Merge them into "
                   "their base model and write the merged one", of_model=True)  # fmt: skip
     for name in ("peft_layers_to_transform", "peft_init_lora_weights", "peft_layer_replication"):
-        if raw(keys, name) not in {None, True}:
+        if keys.peek(name) not in {None, True}:
             keys.refuse_in_job(name, "planner trains only plain low-rank adapters: remove it if you want those")
 
 
@@ -332,7 +318,7 @@ def _note_adapters(draft: Draft, keys: KeyReader) -> None:
 
 def _set_rows(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> NamedSets:
     train, test = _sources(keys, "datasets"), _sources(keys, "test_datasets")
-    named = NamedSets(train=train, test=test, held_key="val_set_size" if raw(keys, "val_set_size") else "")
+    named = NamedSets(train=train, test=test, held_key="val_set_size" if keys.peek("val_set_size") else "")
     set_data(draft, kind_of(facts.method), named.train)
     tell(draft, keys, "datasets", "test_datasets", "pretraining_dataset", "packing", "evals_per_epoch", "val_set_size",
          "lora_target_linear")  # fmt: skip
@@ -342,15 +328,15 @@ def _set_rows(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> NamedSets:
                    "objective lm (planner init) and the global batch that planner check shows")  # fmt: skip
     for each in datasets_of(keys, "datasets"):
         _note_form(draft, each, facts.method)
-    if raw(keys, "excess_length_strategy") != "truncate":
+    if keys.peek("excess_length_strategy") != "truncate":
         draft.ask("rows longer than model.context: axolotl leaves them out, planner cuts them. Remove them beforehand")
     for name in ("excess_length_strategy", "min_sample_len", "dataset_shard_num", "dataset_shard_idx",
                  "dataset_exact_deduplication", "curriculum_sampling"):  # fmt: skip
         if keys.value(name):
             draft.drop(name, "see to do")
-            draft.ask(f"{name} {show(raw(keys, name))}: it changes which rows come, or when. Make a data set of them")
+            draft.ask(f"{name} {show(keys.peek(name))}: it changes which rows come, or when. Make a data set of them")
     if facts.method == "sft":
-        on = "all" if raw(keys, "train_on_inputs") is True else "completions"
+        on = "all" if keys.peek("train_on_inputs") is True else "completions"
         what = "train_on_inputs" if on == "all" else "axolotl trains on the turns of the assistant"
         draft.derive("data.loss_on", on, f"data.loss_on {on}: {what}", "train_on_inputs")
     if facts.packs:
@@ -378,9 +364,9 @@ def _note_form(draft: Draft, dataset: dict[str, Any], method: str) -> None:
 
 def _sources(keys: KeyReader, key: str) -> list[DatasetSource]:
     """The data sets at `key`. Mistakes are added to `keys` if a job is to be made."""
-    found = raw(keys, key)
+    found = keys.peek(key)
     if found is None and key == "datasets":
-        found = raw(keys, key := "pretraining_dataset")
+        found = keys.peek(key := "pretraining_dataset")
         found = [{"path": found}] if isinstance(found, str) else [found] if isinstance(found, dict) else found
     if found is None:
         return []
@@ -416,7 +402,7 @@ def _set_objective(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> None:
     objective: dict[str, Any] = {"kind": facts.loss, "beta": beta}
     if facts.loss == "dpo" and (smoothing := keys.read("dpo_label_smoothing")):
         objective["label_smoothing"] = smoothing
-    if facts.method == "dpo" and raw(keys, "rl") == "dpo" and raw(keys, "precompute_ref_log_probs") is True:
+    if facts.method == "dpo" and keys.peek("rl") == "dpo" and keys.peek("precompute_ref_log_probs") is True:
         objective["reference"] = "cached"
     if facts.loss == "ipo":
         objective["log_probs"] = "mean"
@@ -428,11 +414,6 @@ def _set_objective(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> None:
     shown = ", ".join(f"{name} {number(its) if isinstance(its, float) else its}" for name, its in objective.items())
     tell(draft, keys, "rl", "dpo_loss_type", "cpo_alpha", "simpo_gamma", "precompute_ref_log_probs", *betas)
     draft.derive("objective", objective, f"objective {shown}")
-
-
-def _note_loss(draft: Draft, keys: KeyReader) -> None:
-    known = [*_OF_LOSSES, *_CHANGING]
-    draft.set("objective", {keys.shown(key): keys.value(key) for key in known if keys.has(key)})
 
 
 def _set_padding(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> None:
@@ -448,11 +429,11 @@ def _reasons(keys: KeyReader, *, is_own: bool) -> dict[str, str]:
 
 
 DIALECT = Dialect(
-    title="axolotl",
+    title=TITLE,
     set_model=_set_model,
     set_rows=_set_rows,
     set_objective=_set_objective,
-    note_loss=_note_loss,
+    note_loss=note_settings,
     set_padding=_set_padding,
     facts=_facts,
     reasons=_reasons,

@@ -7,7 +7,7 @@ from typing import Any
 from planner.files.messages import cut
 from planner.recipes.axolotl.behaviour import DIALECT, axes_of, convert, prepare, trained_by
 from planner.recipes.axolotl.keys import IGNORED, RULES, VERSIONS
-from planner.recipes.axolotl.refusals import has_section, raw, refuse, refuse_types
+from planner.recipes.axolotl.refusals import refuse
 from planner.recipes.axolotl.system import CLI
 from planner.recipes.command import Command
 from planner.recipes.config_reader import beside, mapping_of, recipe_error, text_of
@@ -61,7 +61,6 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     expand(keys)
     read_truths(keys)
     convert(keys)
-    refuse_types(keys)
     refuse(keys)
     prepare(keys)
     trained = trained_by(keys)
@@ -193,8 +192,8 @@ def _launch(started: _Started, options: RecipeOptions, keys: KeyReader, source: 
     elif options.accelerate:
         launch = read_launch(options.accelerate)
     axes = axes_of(keys)
-    deepspeed = has_section(keys, "deepspeed") or (launch is not None and launch.kind == "DEEPSPEED")
-    if deepspeed and ((raw(keys, "context_parallel_size") or raw(keys, "sequence_parallel_degree") or 1) != 1):
+    deepspeed = keys.is_set("deepspeed") or (launch is not None and launch.kind == "DEEPSPEED")
+    if deepspeed and ((keys.peek("context_parallel_size") or keys.peek("sequence_parallel_degree") or 1) != 1):
         name = "context_parallel_size" if keys.has("context_parallel_size") else "sequence_parallel_degree"
         keys.refuse(name, "Beside DeepSpeed, axolotl counts fewer rows than its processes read, so planner does not "
                     "know the batch: remove one")  # fmt: skip
@@ -213,7 +212,7 @@ def _launch(started: _Started, options: RecipeOptions, keys: KeyReader, source: 
 
 
 def _ray(keys: KeyReader) -> int | None:
-    return keys.whole("ray_num_workers", 1) if raw(keys, "use_ray") is True else None
+    return keys.whole("ray_num_workers", 1) if keys.peek("use_ray") is True else None
 
 
 def _by_devices(started: _Started, options: RecipeOptions, launch: LaunchSettings | None) -> LaunchSettings | None:

@@ -6,7 +6,7 @@ installed packages. `launch_keys` has the launcher's options and variables.
 
 from collections.abc import Mapping
 
-from planner.recipes.rule import Effect, Rules, about, key, keys, reads, refuses, says
+from planner.recipes.rule import EMPTY, Effect, Rules, about, key, keys, reads, refuses, says
 
 MICRO, STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
 """the two keys of which the Trainer makes its batch"""
@@ -92,8 +92,8 @@ TRAINING_ARGUMENTS = Rules(
                 is_true=True,
             ),
             keys("""
-            lr_scheduler_kwargs optim_args optim_target_modules label_smoothing_factor
-            neftune_noise_alpha"""),
+            lr_scheduler_kwargs optim_args optim_target_modules"""),
+            keys("label_smoothing_factor neftune_noise_alpha", alters=EMPTY),
         ),
         *about(
             "the length of the run",
