@@ -9,14 +9,15 @@ from planner.recipes.axolotl.keys import IGNORED, OLD_ATTENTION, RULES, TITLE
 from planner.recipes.axolotl.refusals import attention_of, base_of, datasets_of, fsdp_version
 from planner.recipes.drafting import carry, kind_of, note_padding
 from planner.recipes.drafting_data import set_data
-from planner.recipes.engine import altering, carried, carried_if_set, default, note_settings
+from planner.recipes.engine import default, note_settings
 from planner.recipes.entries import Entry, KeyReader
 from planner.recipes.recipe import Draft, Trap
 from planner.recipes.row_sources import DatasetSource
 from planner.recipes.scalars import number, scalar
 from planner.recipes.trainer.batching import Limit, TrainerFacts
 from planner.recipes.trainer.dialect import Dialect, NamedSets, Trained
-from planner.recipes.trainer.job import set_lora
+from planner.recipes.trainer.job import set_lora, set_path
+from planner.recipes.trainer.preferences import own_because
 
 _WHOSE = "axolotl's defaults"
 _MICRO, _STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
@@ -181,19 +182,13 @@ def trained_by(keys: KeyReader) -> Trained:
 
 def _own_because(keys: KeyReader, method: str, loss: str) -> str:
     """Why no objective of planner's computes the loss, empty if one does."""
-    if loss in _NO_OBJECTIVE:
-        return _NO_OBJECTIVE[loss]
-    if loss not in {"sft", "dpo", "ipo", "simpo", "kto"}:
-        return f"planner has no objective for {cut(loss)}"
-    named = altering(keys)
-    named += ["qat"] if keys.is_set("qat") else []
-    named += [key for key in ("center_rewards_coefficient",) if method == "reward" and keys.peek(key)]
-    named += [cut(str(each)) for each in keys.peek("plugins") or [] if str(each).rpartition(".")[2] in _OTHER_LOSS]
-    if keys.peek("adapter") not in {None, "", "lora", "qlora"}:
-        named.append(f"adapter {show(keys.peek('adapter'))}")
+    more = ["qat"] if keys.is_set("qat") else []
+    more += [cut(str(each)) for each in keys.peek("plugins", []) if str(each).rpartition(".")[2] in _OTHER_LOSS]
+    if keys.peek("adapter", "lora") not in {"lora", "qlora"}:
+        more.append(f"adapter {show(keys.peek('adapter'))}")
     if method == "simpo" and keys.peek("cpo_alpha") != 0:
-        named.append("cpo_alpha, which is 1 by default and adds the likelihood of the chosen completion")
-    return f"planner has no objective for {loss} with {', '.join(named)}" if named else ""
+        more.append("cpo_alpha, which is 1 by default and adds the likelihood of the chosen completion")
+    return own_because(keys, loss, _NO_OBJECTIVE, *more)
 
 
 _OTHER_LOSS = ("KDPlugin", "DiffusionPlugin", "HatcheryPlugin", "GrokfastPlugin", "SpectrumPlugin", "MoraPlugin")
@@ -274,10 +269,7 @@ def _traps(keys: KeyReader, facts: TrainerFacts) -> list[Trap]:
 
 
 def _set_model(draft: Draft, keys: KeyReader) -> None:
-    draft.set("model.kind", "hf")
-    carried(draft, keys, "model_name_or_path")
-    carried_if_set(draft, keys, "model_revision")
-    carried(draft, keys, "max_length")
+    set_path(draft, keys)
     for name in ("chat_template", "chat_template_jinja"):
         if keys.has(name) and keys.peek(name) != "tokenizer_default":
             keys.value(name)

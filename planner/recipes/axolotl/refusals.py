@@ -112,7 +112,7 @@ def _method(keys: KeyReader) -> Iterator[Case]:
     rl, micro = keys.peek("rl"), keys.peek("per_device_train_batch_size")
     losses, weights = keys.peek("dpo_loss_type"), keys.peek("dpo_loss_weights")
     uneven = losses is not None and weights is not None and len(losses) != len(weights)
-    yield rl is not None and rl not in METHODS, "rl", f"axolotl has {', '.join(METHODS)}"
+    yield rl is not None and rl not in METHODS, "rl", f"only {', '.join(METHODS)} are known"
     if rl == "kto":
         yield keys.peek("eval_sample_packing"), "eval_sample_packing", "rl kto does not pack"
         yield keys.peek("remove_unused_columns") is not False, "remove_unused_columns", "rl kto needs the value false"
@@ -138,7 +138,7 @@ def _groups(keys: KeyReader) -> Iterator[Case]:
 
 def _data(keys: KeyReader) -> Iterator[Case]:
     datasets, tokens = keys.peek("datasets"), keys.peek("tokens")
-    yield datasets is None and keys.peek("pretraining_dataset") is None, "datasets", "axolotl has no data to train on"
+    yield datasets is None and keys.peek("pretraining_dataset") is None, "datasets", "there is no data to train on"
     old = any(str(each.get("type")).startswith("sharegpt") for each in datasets_of(keys, "datasets"))
     yield old, "datasets", "type sharegpt was replaced by chat_template"
     several = keys.peek("streaming") and keys.peek("packing") and len(datasets or []) > 1
@@ -154,13 +154,13 @@ def _data(keys: KeyReader) -> Iterator[Case]:
         yield name in keys.entries and keys.entries[name].value is None, keys.shown(name), "it is null"
     attention = keys.peek("attn_implementation")
     known = not attention or "/" in attention or attention in ATTENTION
-    yield not known, "attn_implementation", f"axolotl has {', '.join(ATTENTION)} and paths of kernels"
+    yield not known, "attn_implementation", f"only {', '.join(ATTENTION)} and paths of kernels are known"
 
 
 def _adapters(keys: KeyReader) -> Iterator[Case]:
     adapter, in_8bit = keys.peek("adapter"), keys.peek("load_in_8bit")
     other = adapter and adapter not in ("lora", "qlora", "llama-adapter") and not keys.peek("plugins")
-    yield other, "adapter", "axolotl has lora, qlora and llama-adapter"
+    yield other, "adapter", "only lora, qlora and llama-adapter are known"
     yield adapter == "qlora" and not keys.peek("load_in_4bit"), "adapter", "qlora needs load_in_4bit true"
     yield adapter == "qlora" and (in_8bit or keys.peek("gptq")), "adapter", "qlora has 4 bits alone"
     kernels = any(keys.peek(name) for name in _KERNELS)

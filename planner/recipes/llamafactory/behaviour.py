@@ -10,15 +10,15 @@ from planner.files.messages import cut
 from planner.recipes.config_reader import mapping_of, text_of
 from planner.recipes.drafting import carry, kind_of, note_padding, plain
 from planner.recipes.drafting_data import set_data
-from planner.recipes.engine import carried, carried_if_set
-from planner.recipes.entries import Entry, KeyReader
+from planner.recipes.engine import carried, carried_if_set, default, note_settings
+from planner.recipes.entries import KeyReader
 from planner.recipes.llamafactory.keys import MEDIA, OLD_NAMES, STAGES
 from planner.recipes.recipe import Draft, Trap
 from planner.recipes.row_sources import DatasetSource
 from planner.recipes.trainer.batching import Limit, TrainerFacts
 from planner.recipes.trainer.dialect import Dialect, NamedSets, Trained
 from planner.recipes.trainer.job import set_lora
-from planner.recipes.trainer.preferences import set_preferences
+from planner.recipes.trainer.preferences import own_because, set_preferences
 
 _WHOSE = "LLaMA-Factory's defaults"
 # pref_loss -> planner's objective.
@@ -29,17 +29,6 @@ _NO_OBJECTIVE = {
     "ppo": "planner has no objective for ppo",
     "orpo": "planner's orpo averages the chosen completion over the batch's tokens, LLaMA-Factory over each pair's",
 }
-# Keys that change any loss, and the values with which they do not.
-_CHANGING: dict[str, tuple[Any, ...]] = {
-    "label_smoothing_factor": (0,), "neftune_noise_alpha": (0,), "use_dft_loss": (False,), "use_asft_loss": (False,),
-    "use_eaft_loss": (False,), "pref_ftx": (0,), "pref_bco_weight": (0,), "mask_history": (False,),
-    "mixture_of_depths": (), "shift_attn": (False,), "moe_aux_loss_coef": (0,), "rope_scaling": (),
-}  # fmt: skip
-_OF_LOSSES = (
-    "pref_loss", "beta", "pref_ftx", "pref_bco_weight", "simpo_gamma", "ld_alpha", "label_smoothing",
-    "desirable_weight", "undesirable_weight", "reward_model", "reward_model_type", "ref_model", "asft_alpha",
-    "eaft_alpha", "ppo_buffer_size", "ppo_epochs", "ppo_score_norm", "ppo_target", "ppo_whiten_rewards",
-)  # fmt: skip
 # Optimizers that replace the one of optim.
 _OPTIMIZERS = ("use_galore", "use_apollo", "use_badam", "use_adam_mini", "use_muon", "loraplus_lr_ratio")
 _ONLINE = "ONLINE"
@@ -66,18 +55,14 @@ def prepare(keys: KeyReader) -> None:
     target = keys.value("lora_target_modules", "all")
     named = [each.strip() for each in target.split(",")] if isinstance(target, str) else target
     named = ["all-linear"] if named == ["all"] else named
-    where = entries["lora_target_modules"] if "lora_target_modules" in entries else _default(None)
+    where = entries["lora_target_modules"] if "lora_target_modules" in entries else default(None, _WHOSE)
     entries["lora_target_modules"] = replace(where, value=named)
     attention = keys.value("attn_implementation")
     if isinstance(attention, str | bool) and attention in _ATTENTION:
         entries["attn_implementation"] = replace(entries["attn_implementation"], value=_ATTENTION[attention])
     if (bits := keys.value("quantization_bit")) in (4, 8):
         entries[f"load_in_{bits}bit"] = replace(entries["quantization_bit"], value=True, written_as="quantization_bit")
-    keys.entries = {**{name: _default(value) for name, value in made.items()}, **entries}
-
-
-def _default(value: Any) -> Entry:
-    return Entry(value=value, where=_WHOSE, is_default=True)
+    keys.entries = {**{name: default(value, _WHOSE) for name, value in made.items()}, **entries}
 
 
 def _is_packed(keys: KeyReader) -> bool:
@@ -115,15 +100,10 @@ def trained_by(keys: KeyReader) -> Trained:
 
 def _own_because(keys: KeyReader, loss: str) -> str:
     """Why no objective of planner's computes the loss, empty if one does."""
-    if loss in _NO_OBJECTIVE:
-        return _NO_OBJECTIVE[loss]
-    if loss not in {"sft", "dpo", "ipo", "simpo", "kto"}:
-        return f"planner has no objective for pref_loss {cut(loss)}"
-    named = [key for key, plain in _CHANGING.items() if keys.value(key) is not None and keys.value(key) not in plain]
-    named += ["ld_alpha"] if loss in {"dpo", "ipo", "simpo"} and keys.has("ld_alpha") else []
     tuning = str(keys.read("finetuning_type"))
-    named += [f"finetuning_type {tuning}"] if tuning in {"freeze", "oft"} else []
-    return f"planner has no objective for {loss} with {', '.join(named)}" if named else ""
+    more = ["ld_alpha"] if loss in {"dpo", "ipo", "simpo"} and keys.has("ld_alpha") else []
+    more += [f"finetuning_type {tuning}"] if tuning in {"freeze", "oft"} else []
+    return own_because(keys, loss, _NO_OBJECTIVE, *more, shown=f"pref_loss {loss}")
 
 
 def _facts(keys: KeyReader, facts: TrainerFacts) -> TrainerFacts:
@@ -349,11 +329,6 @@ def _set_objective(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> None:
     set_preferences(draft, keys, facts, "LLaMA-Factory", "pref_loss")
 
 
-def _note_loss(draft: Draft, keys: KeyReader) -> None:
-    known = [*_OF_LOSSES, *_CHANGING]
-    draft.set("objective", {keys.shown(key): keys.value(key) for key in known if keys.has(key)})
-
-
 def _set_padding(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> None:
     del facts
     pads = "LLaMA-Factory pads each micro-batch to its longest row, and so does planner"
@@ -376,7 +351,7 @@ DIALECT = Dialect(
     set_model=_set_model,
     set_rows=_set_rows,
     set_objective=_set_objective,
-    note_loss=_note_loss,
+    note_loss=note_settings,
     set_padding=_set_padding,
     facts=_facts,
 )

@@ -3,7 +3,7 @@
 Its trainer without a name (v0). Neither Megatron's (USE_MCA) nor v1 (USE_V1) has these keys alone.
 """
 
-from planner.recipes.rule import Rules, about, key, keys, says
+from planner.recipes.rule import EMPTY, Rules, about, key, keys, says
 from planner.recipes.trainer.keys import TRACKING, TRAINING_ARGUMENTS
 
 VERSIONS = "in LLaMA-Factory 0.9.5"
@@ -29,14 +29,24 @@ _OWN = Rules(
                 effect=says("pairs count in dpo and rm, rows in the others"),
             ),
             key("finetuning_type", default="lora", mark=True, unset="job"),
-            key("pref_loss", ours="objective.kind", default="sigmoid", mark=True, unset="job"),
-            key("pref_beta", into="beta", ours="objective.beta", value="number", default=0.1, mark=True, unset="job"),
+            key("pref_loss", ours="objective.kind", default="sigmoid", mark=True, unset="job", of_loss=True),
+            key(
+                "pref_beta",
+                into="beta",
+                ours="objective.beta",
+                value="number",
+                default=0.1,
+                mark=True,
+                unset="job",
+                of_loss=True,
+            ),
             key(
                 "dpo_label_smoothing",
                 into="label_smoothing",
                 ours="objective.label_smoothing",
                 value="number",
                 default=0.0,
+                of_loss=True,
             ),
             key(
                 "kto_chosen_weight",
@@ -44,6 +54,7 @@ _OWN = Rules(
                 ours="objective.desirable_weight",
                 value="number",
                 default=1.0,
+                of_loss=True,
             ),
             key(
                 "kto_rejected_weight",
@@ -51,16 +62,20 @@ _OWN = Rules(
                 ours="objective.undesirable_weight",
                 value="number",
                 default=1.0,
+                of_loss=True,
             ),
-            key("simpo_gamma", ours="objective.gamma_beta_ratio", value="number", default=0.5),
-            keys("pref_ftx pref_bco_weight", value="number", default=0.0, mark=True),
-            keys("ld_alpha"),
-            keys("use_dft_loss use_asft_loss use_eaft_loss", value="truth"),
-            keys("asft_alpha eaft_alpha"),
-            keys("""
-            ref_model ref_model_adapters ref_model_quantization_bit reward_model reward_model_adapters
-            reward_model_quantization_bit reward_model_type ppo_buffer_size ppo_epochs ppo_score_norm ppo_target
-            ppo_whiten_rewards"""),
+            key("simpo_gamma", ours="objective.gamma_beta_ratio", value="number", default=0.5, of_loss=True),
+            keys("pref_ftx pref_bco_weight", value="number", default=0.0, mark=True, alters=EMPTY),
+            keys("ld_alpha", of_loss=True),
+            keys("use_dft_loss use_asft_loss use_eaft_loss", value="truth", alters=EMPTY),
+            keys("asft_alpha eaft_alpha", of_loss=True),
+            keys(
+                """
+            ref_model reward_model reward_model_type ppo_buffer_size ppo_epochs ppo_score_norm ppo_target
+            ppo_whiten_rewards""",
+                of_loss=True,
+            ),
+            keys("ref_model_adapters ref_model_quantization_bit reward_model_adapters reward_model_quantization_bit"),
         ),
         *about(
             "the model",
@@ -92,9 +107,12 @@ _OWN = Rules(
             keys("cache_dir use_fast_tokenizer low_cpu_mem_usage print_param_status split_special_tokens"),
             keys("hf_hub_token ms_hub_token om_hub_token", why="set HF_TOKEN where the workers start"),
             keys("""
-            rope_scaling mixture_of_depths moe_aux_loss_coef resize_vocab add_tokens add_special_tokens
+            resize_vocab add_tokens add_special_tokens
             new_special_tokens_config init_special_tokens"""),
-            keys("shift_attn train_from_scratch", value="truth"),
+            keys("rope_scaling mixture_of_depths", alters=()),
+            key("moe_aux_loss_coef", alters=EMPTY),
+            key("shift_attn", value="truth", alters=EMPTY),
+            key("train_from_scratch", value="truth"),
             keys(_MEDIA, why="planner trains on text"),
             keys("""
             kt_weight_path kt_expert_checkpoint_path kt_use_lora_experts kt_lora_expert_num
@@ -146,7 +164,7 @@ _OWN = Rules(
             key("packing", ours="data.packing", value="truth", effect=says("the unit is a packed row")),
             key("neat_packing", value="truth", mark=True, effect=says("the unit is a packed row")),
             key("train_on_prompt", ours="data.loss_on", value="truth", mark=True),
-            key("mask_history", value="truth", mark=True),
+            key("mask_history", value="truth", mark=True, alters=EMPTY),
             keys("max_samples mix_strategy interleave_probs tool_format"),
             key("default_system", why="write it into the rows, as their first turn"),
             key("tokenized_path", why="planner tokenizes the data sets itself"),

@@ -6,7 +6,7 @@ from typing import Any
 
 from planner.job.compute import FLASH
 from planner.recipes.drafting import RecipeOptions, carry, job_name, order_sections, set_batch, set_workers, whole_if
-from planner.recipes.engine import carried
+from planner.recipes.engine import carried, carried_if_set
 from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Draft, Note, product
 from planner.recipes.scalars import number
@@ -112,6 +112,14 @@ def _set_compute(draft: Draft, keys: KeyReader) -> None:
             draft.drop("torch_compile", "planner does not compile 4-bit weights. It changes only speed")
         else:
             carry(draft, keys, "torch_compile", "train.compile", "blocks")
+
+
+def set_path(draft: Draft, keys: KeyReader) -> None:
+    """Sets `model.path`, its revision and the context, as the keys say."""
+    draft.set("model.kind", "hf")
+    carried(draft, keys, "model_name_or_path")
+    carried_if_set(draft, keys, "model_revision")
+    carried(draft, keys, "max_length")
 
 
 # -- adapters, as peft has them
