@@ -17,10 +17,10 @@ from planner.recipes.entries import Entry, KeyReader, flat
 from planner.recipes.overrides import overrides
 from planner.recipes.recipe import Recipe
 from planner.recipes.source import YAML, RecipeSource
-from planner.recipes.trackers import variables_of
 from planner.recipes.trainer.accelerate import LaunchSettings, read_launch
 from planner.recipes.trainer.batching import Limit, TrainerFacts
 from planner.recipes.trainer.launcher import is_alone, is_launched, launch_of
+from planner.recipes.trainer.reading import started
 from planner.recipes.trainer.recipe import leave_unresolved, read_truths, recipe_of
 from planner.recipes.trainer.sizes import expand
 
@@ -47,15 +47,15 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     Raises:
         RecipeError: a file, key or value is wrong or missing.
     """
-    started = _started(found)
-    tree = mapping_of(text_of(path := beside(found.source, started.config)), path) if started.config else found.tree
-    where = started.config or found.source
+    how = _started(found)
+    tree = mapping_of(text_of(path := beside(found.source, how.config)), path) if how.config else found.tree
+    where = how.config or found.source
     entries: dict[str, Entry] = flat(tree, where)
-    others = overrides(_allowed(started.overrides, tree), entries)
+    others = overrides(_allowed(how.overrides, tree), entries)
     others += overrides(found.user_arguments, entries)
     keys = KeyReader(source=where, entries=_set_apart(entries), fix="{}=VALUE", is_for_job=options.is_for_job,
                      rules=RULES, versions=VERSIONS)  # fmt: skip
-    keys.mistakes += [*started.mistakes, *(f"{each}: axolotl knows no such argument. Remove it" for each in others)]
+    keys.mistakes += [*how.mistakes, *(f"{each}: axolotl knows no such argument. Remove it" for each in others)]
     rename(keys)
     leave_unresolved(keys, DIALECT)
     expand(keys)
@@ -65,14 +65,12 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     prepare(keys)
     trained = trained_by(keys)
     keys.method = trained.method
-    options = replace(options, env=_environment(keys, started, options))
-    launch = _launch(started, options, keys, found.source)
+    options = replace(options, env=_environment(keys, how, options))
+    launch = _launch(how, options, keys, found.source)
     recipe = recipe_of(keys, options, trained, DIALECT, launch)
     if isinstance(facts := recipe.foreign, TrainerFacts):
-        recipe = replace(recipe, foreign=_with_start(facts, started, keys))
-    keys.raise_mistakes()
-    return replace(recipe, script=found.command.script if found.command else "", arguments=started.overrides,
-                   config=started.config, environment=variables_of(options.env))  # fmt: skip
+        recipe = replace(recipe, foreign=_with_start(facts, how, keys))
+    return started(recipe, keys, found, options, how.config, how.overrides)
 
 
 def _set_apart(entries: Mapping[str, Entry]) -> dict[str, Entry]:

@@ -7,22 +7,19 @@ from planner.files.messages import cut
 from planner.recipes.command import Command
 from planner.recipes.config_reader import recipe_error
 from planner.recipes.drafting import RecipeOptions
-from planner.recipes.engine import refuse_unknown, rename
-from planner.recipes.entries import Entry, KeyReader, flat
+from planner.recipes.entries import KeyReader
 from planner.recipes.llamafactory.behaviour import DIALECT, NEVER, limits, prepare, refuse_in_job, trained_by
 from planner.recipes.llamafactory.keys import RULES, VERSIONS
 from planner.recipes.llamafactory.refusals import refuse_together, refuse_values
 from planner.recipes.llamafactory.system import CLI, file_of
-from planner.recipes.overrides import overrides
 from planner.recipes.recipe import Recipe
 from planner.recipes.scalars import has_shell, shell_names
 from planner.recipes.source import RecipeSource
-from planner.recipes.trackers import variables_of
 from planner.recipes.trainer.accelerate import LaunchSettings, read_launch
 from planner.recipes.trainer.batching import Limit, TrainerFacts
 from planner.recipes.trainer.launcher import is_alone, launch_of
-from planner.recipes.trainer.recipe import leave_unresolved, read_truths, recipe_of
-from planner.recipes.trainer.sizes import expand
+from planner.recipes.trainer.reading import opened, started
+from planner.recipes.trainer.recipe import recipe_of
 
 _TRUE = ("true", "y", "1")
 # Variables that choose another trainer, with other keys and another batch.
@@ -52,22 +49,12 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
         if name in tree:
             text = f"{name}: found a key of {other}, whose batch planner does not read"
             raise recipe_error(config or found.source, text)
-    entries: dict[str, Entry] = flat(tree, config or found.source)
-    others = overrides(arguments, entries)
-    keys = KeyReader(
-        source=config or found.source, entries=entries, fix="{}=VALUE", is_for_job=options.is_for_job, rules=RULES,
-        versions=VERSIONS,
+    keys = opened(
+        config or found.source, tree, arguments, options, rules=RULES, versions=VERSIONS, dialect=DIALECT,
+        fix="{}=VALUE", takes_any=_is_set(environment, "ALLOW_EXTRA_ARGS"), check=refuse_values,
     )  # fmt: skip
-    keys.mistakes += [f"{each}: not key=value. Write it in this form" for each in others]
     if config or command is None:
         _refuse_options(keys, arguments)
-    if not _is_set(environment, "ALLOW_EXTRA_ARGS"):
-        refuse_unknown(keys, DIALECT.title)
-    refuse_values(keys)
-    rename(keys)
-    leave_unresolved(keys, DIALECT)
-    expand(keys)
-    read_truths(keys)
     prepare(keys)
     refuse_together(keys)
     refuse_in_job(keys)
@@ -78,14 +65,7 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     recipe = recipe_of(keys, options, trained, DIALECT, launch)
     if isinstance(facts := recipe.foreign, TrainerFacts):
         recipe = replace(recipe, foreign=_started(facts, found, options, keys))
-    keys.raise_mistakes()
-    return replace(
-        recipe,
-        script=command.script if command else "",
-        arguments=tuple(arguments),
-        config=config,
-        environment=variables_of(options.env),
-    )
+    return started(recipe, keys, found, options, config, arguments)
 
 
 def _started(facts: TrainerFacts, found: RecipeSource, options: RecipeOptions, keys: KeyReader) -> TrainerFacts:

@@ -1,12 +1,16 @@
 """Opens the keys of a recipe of a system on transformers' Trainer, and reads what starts its processes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.engine import refuse_unknown, rename
 from planner.recipes.entries import KeyReader, flat
 from planner.recipes.overrides import overrides
+from planner.recipes.recipe import Recipe
 from planner.recipes.rule import Rules
+from planner.recipes.source import RecipeSource
+from planner.recipes.trackers import variables_of
 from planner.recipes.trainer.dialect import Dialect
 from planner.recipes.trainer.recipe import leave_unresolved, read_truths
 from planner.recipes.trainer.sizes import expand
@@ -22,6 +26,8 @@ def opened(
     versions: str,
     dialect: Dialect,
     fix: str,
+    takes_any: bool = False,
+    check: Callable[[KeyReader], None] = lambda keys: None,  # noqa: ARG005
 ) -> KeyReader:
     """The keys of a recipe under the Trainer's names, with mistakes for those that its system refuses.
 
@@ -34,6 +40,8 @@ def opened(
         versions: where a default is from, as in `KeyReader`.
         dialect: what the system does in its own way.
         fix: how the user writes a value, as in `KeyReader`.
+        takes_any: whether the system takes keys without a row.
+        check: notes mistakes in keys that still have the recipe's own names.
     """
     entries = flat(tree, source)
     others = overrides(arguments, entries)
@@ -42,9 +50,33 @@ def opened(
     )
     form = fix.format("key").replace("VALUE", "value")
     keys.mistakes += [f"{each}: not {form}. Write it in this form" for each in others]
-    refuse_unknown(keys, dialect.title)
+    if not takes_any:
+        refuse_unknown(keys, dialect.title)
+    check(keys)
     rename(keys)
     leave_unresolved(keys, dialect)
     expand(keys)
     read_truths(keys)
     return keys
+
+
+def started(
+    recipe: Recipe, keys: KeyReader, found: RecipeSource, options: RecipeOptions, config: str, arguments: Sequence[str]
+) -> Recipe:
+    """The recipe with what starts it.
+
+    Args:
+        recipe: the recipe.
+        keys: its keys.
+        found: its source.
+        options: the options of planner's command line, with the variables of the recipe's own command.
+        config: the file that a command names, empty if none.
+        arguments: the options behind it.
+
+    Raises:
+        RecipeError: there are mistakes.
+    """
+    keys.raise_mistakes()
+    script = found.command.script if found.command else ""
+    variables = variables_of(options.env)
+    return replace(recipe, script=script, arguments=tuple(arguments), config=config, environment=variables)
