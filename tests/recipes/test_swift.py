@@ -440,8 +440,8 @@ def test_a_command_without_processes_starts_one():
 def test_traps_say_what_a_table_does_not():
     recipe = read_recipe(f"NPROC_PER_NODE=8 swift sft {M} --per_device_train_batch_size 3", (), ONE)
     traps = {trap.name: trap.text for trap in recipe.traps(CheckOptions(counts=[3, 8], rows=100))}
-    assert "18 at 3 GPUs and 24 at 8" in traps["derived accumulation"]
-    assert "leaves out 4 of 100 rows in each epoch at 8 GPUs" in traps["rows left out"]
+    assert "18 at 3 GPUs, and 24 at 8" in traps["derived accumulation"]
+    assert "4 of 100 rows are left out in an epoch (at 8 GPUs)" in traps["rows left out"]
     assert "no global batch" not in traps
     assert "repeated rows" not in traps
 

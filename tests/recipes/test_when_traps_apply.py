@@ -169,7 +169,12 @@ CASES = {
     "slic": [(halos("slic"), {}, True), (halos("dpo"), {}, False)],
     "reward model": [(f"{halos('ppo')} ++model.reward_model_path=r", {}, True), (halos("ppo"), {}, False)],
     "qwen": [(halos("dpo").replace("model=llama", "model=qwen"), {}, True), (halos("dpo"), {}, False)],
-    "tuned for": [("torn.json", {}, True), ("whole.json", {"gpus": 8}, False)],
+    "tuned for": [
+        ("torn.json", {}, True),
+        ("whole.json", {"gpus": 8}, False),
+        (f"{SWIFT} --packing true", {}, True),
+        (SWIFT, {}, False),
+    ],
     "a key twice": [("twice.yaml", {}, True), ("trl.yaml", {}, False)],
     "not read": [(f"{TRL} --fp16=false $ARGS", {}, True), (TRL, {}, False)],
     "derived accumulation": [(SWIFT, {}, True), (f"{SWIFT} {TWO}", {}, False)],

@@ -1,6 +1,6 @@
 """What ms-swift does in its own way: its accumulation, its GPUs that share a row, methods, data sets and adapters."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from math import ceil
 from pathlib import PurePath
 from typing import Any
@@ -9,18 +9,20 @@ from planner.base.disk import is_file
 from planner.files.messages import cut, show
 from planner.recipes.drafting import carry, kind_of, note_padding
 from planner.recipes.drafting_data import set_data
-from planner.recipes.engine import carried, carried_if_set
-from planner.recipes.entries import Entry, KeyReader
-from planner.recipes.recipe import BatchOutcome, CheckOptions, Draft, Trap
+from planner.recipes.engine import default, note_settings
+from planner.recipes.entries import KeyReader
+from planner.recipes.recipe import Draft, Trap
 from planner.recipes.row_sources import DatasetSource
 from planner.recipes.swift.keys import TYPES
 from planner.recipes.trainer.batching import Limit, TrainerFacts
 from planner.recipes.trainer.dialect import Dialect, NamedSets, Trained
-from planner.recipes.trainer.job import set_lora
+from planner.recipes.trainer.job import set_lora, set_path
 from planner.recipes.trainer.keys import MICRO, STEPS
-from planner.recipes.trainer.preferences import set_preferences
+from planner.recipes.trainer.preferences import own_because, set_preferences
 
 _NEVER = 1 << 40
+_FILLS = 16
+"""the batch for which it chooses gradient_accumulation_steps"""
 _WHOSE = "ms-swift's defaults"
 _PRESETS = ("zero0", "zero1", "zero2", "zero3", "zero2_offload", "zero3_offload")
 _FLASH = ("flash_attn", "flash_attention_2", "flash_attention_3", "flash_attention_4")
@@ -29,83 +31,13 @@ _NO_OBJECTIVE = {
     "orpo": "planner's orpo averages the chosen completion over the batch's tokens, ms-swift over a micro-batch's",
     "rm": "planner trains no reward models",
 }
-# Keys that change any loss or what is trained, and the values with which they do not.
-_CHANGING: dict[str, tuple[Any, ...]] = {
-    "enable_dft_loss": (False,), "label_smoothing_factor": (0,), "neftune_noise_alpha": (0,), "rpo_alpha": (),
-    "ld_alpha": (), "task_type": ("causal_lm",), "router_aux_loss_coef": (0,), "freeze_parameters_ratio": (0,),
-    "freeze_parameters": ([],), "trainable_parameters": ([],), "is_binary_loss_scale": (), "use_galore": (False,),
-    "lisa_activated_layers": (0,), "optimizer": (), "external_plugins": ([],), "custom_register_path": ([],),
-}  # fmt: skip
 # loss_scale -> data.loss_on. Any other weighs tokens.
 _LOSS_ON = {"default": "completions", "last_round": "completions", "all": "all"}
 
 
 def steps_by_default(micro: int, processes: int) -> int:
     """gradient_accumulation_steps if the recipe has none (TrainArgumentsMixin.__post_init__)."""
-    return max(1, ceil(16 / micro / processes))
-
-
-@dataclass(frozen=True, kw_only=True)
-class SwiftFacts(TrainerFacts):
-    """What ms-swift does with a recipe at each count of processes."""
-
-    derives_steps: bool = False
-    """whether the recipe leaves A to ms-swift, which then takes another one at another count"""
-    sequence: int = 1
-    """sequence_parallel_size, the processes that share a row"""
-    is_started_alone: bool = False
-    """whether the command starts one process, over whose GPUs transformers spreads the model"""
-
-    def batch_at(self, gpus: int) -> int:
-        """The global batch at a count. GRPO accumulates as many times longer as GPUs share a row."""
-        steps = steps_by_default(self.micro, gpus) if self.derives_steps else self.accumulation
-        return self.micro * steps * (gpus if self.method == "grpo" else gpus // self.sequence)
-
-    def takes(self, gpus: int, micro: int, accumulation: int) -> bool:
-        """Whether it would train the same batch with another split."""
-        return TrainerFacts.takes(replace(self, derives_steps=False, sequence=1), gpus, micro, accumulation)
-
-    def outcome(self, gpus: int) -> BatchOutcome:
-        """What ms-swift does at a count."""
-        if gpus % self.sequence:
-            text = f"RuntimeError: sequence_parallel_size {self.sequence} does not divide {gpus}"
-            return BatchOutcome(gpus=gpus, verdict="error", batch=None, text=text)
-        steps = steps_by_default(self.micro, gpus) if self.derives_steps else self.accumulation
-        return TrainerFacts.outcome(replace(self, accumulation=steps), gpus)
-
-    def traps(self, options: CheckOptions) -> list[Trap]:
-        """What the outcomes do not show."""
-        made = super().traps(options)
-        other = [count for count in options.counts if self.outcome(count).verdict == "other batch"]
-        if self.derives_steps:
-            made = [trap for trap in made if trap.name != "no global batch"]
-        if self.derives_steps and other:
-            text = (
-                f"{STEPS} is not set, so ms-swift takes 16 / {self.micro} / GPUs, rounded up: the batch is "
-                f"{self.batch_at(other[-1])} at {other[-1]} GPUs and {self.batch} at {self.tuned_gpus * self.sequence}."
-            )
-            made.append(Trap(name="derived accumulation", text=text))
-        if self.is_started_alone:
-            text = (
-                "The command starts one process, and spreads the model over all GPUs that it sees. More GPUs make "
-                "the same batch then. The table is for NPROC_PER_NODE set to its counts."
-            )
-            made.append(Trap(name="one process", text=text))
-        rows = options.rows
-        if rows and self.sequence == 1 and (lost := {n: rows % n for n in options.counts if rows % n}):
-            most = max(lost, key=lambda count: lost[count])
-            text = f"ms-swift leaves out {lost[most]} of {rows} rows in each epoch at {most} GPUs."
-            made.append(Trap(name="rows left out", text=text))
-        return made
-
-    def _versions(self, options: CheckOptions) -> Trap | None:
-        del options
-        text = f"ms-swift 4 refuses {', '.join(self.old_keys)}. The recipe needs ms-swift 3."
-        return Trap(name="does not load", text=text) if self.old_keys else None
-
-
-def _default(value: Any) -> Entry:
-    return Entry(value=value, where=_WHOSE, is_default=True)
+    return max(1, ceil(_FILLS / micro / processes))
 
 
 def prepare(keys: KeyReader, processes: int) -> None:
@@ -134,7 +66,7 @@ def prepare(keys: KeyReader, processes: int) -> None:
     scale = entries.get("loss_scale")
     if scale and isinstance(scale.value, str):
         entries["loss_scale"] = replace(scale, value=scale.value.replace("+ignore_empty_think", ""))
-    keys.entries = {**{name: _default(value) for name, value in made.items()}, **entries}
+    keys.entries = {**{name: default(value, _WHOSE) for name, value in made.items()}, **entries}
 
 
 def trained_by(keys: KeyReader, command: str) -> Trained:
@@ -165,18 +97,14 @@ def trained_by(keys: KeyReader, command: str) -> Trained:
 
 def _own_because(keys: KeyReader, method: str, loss: str) -> str:
     """Why no objective of planner's computes the loss, empty if one does."""
-    if method in _NO_OBJECTIVE:
-        return _NO_OBJECTIVE[method]
-    if loss not in {"sft", "dpo", "ipo", "simpo", "kto"}:
-        return f"planner has no objective for {method}" + ("" if loss == method else f" with {cut(loss)}")
-    named = [key for key, plain in _CHANGING.items() if keys.value(key) is not None and keys.value(key) not in plain]
+    more = []
     if method == "simpo" and keys.read("cpo_alpha"):
-        named.append("cpo_alpha (1 by default, which adds a cross-entropy: write 0 for SimPO alone)")
+        more.append("cpo_alpha (1 by default, which adds a cross-entropy: write 0 for SimPO alone)")
     if method == "sft" and str(keys.read("loss_scale")) not in _LOSS_ON:
-        named.append(f"loss_scale {cut(str(keys.value('loss_scale')))}")
+        more.append(f"loss_scale {cut(str(keys.value('loss_scale')))}")
     if (tuning := str(keys.read("tuner_type"))) not in {"lora", "full"}:
-        named.append(f"tuner_type {cut(tuning)}")
-    return f"planner has no objective for {loss} with {', '.join(named)}" if named else ""
+        more.append(f"tuner_type {cut(tuning)}")
+    return own_because(keys, loss, _NO_OBJECTIVE, *more, shown=method if loss == method else f"{method} with {loss}")
 
 
 def _facts(keys: KeyReader, facts: TrainerFacts) -> TrainerFacts:
@@ -186,22 +114,27 @@ def _facts(keys: KeyReader, facts: TrainerFacts) -> TrainerFacts:
         sequence = 1
     varies = "ms-swift averages the KL over a micro-batch of all GPUs" if method == "kto" else ""
     varies = "ms-swift averages the chosen completion over a micro-batch's tokens" if method == "orpo" else varies
-    own = {each.name: getattr(facts, each.name) for each in fields(facts)} | {
-        "is_trl": False, "even_batches": False, "varies": varies, "limits": (*facts.limits, *_limits(keys, facts)),
-    }  # fmt: skip
-    made = SwiftFacts(**own, sequence=sequence, derives_steps=keys.where(STEPS) == _WHOSE)
-    return replace(made, batch=made.batch_at(facts.tuned_gpus), tuned_gpus=facts.tuned_gpus // sequence)
+    text = f"ms-swift 4 refuses {', '.join(facts.old_keys)}. The recipe needs ms-swift 3."
+    made = replace(
+        facts, is_trl=False, even_batches=False, varies=varies, limits=(*facts.limits, *_limits(keys, facts)),
+        leaves_out=sequence == 1, sharing=1 if method == "grpo" else sequence, old_keys=(),
+        fills=_FILLS if keys.where(STEPS) == _WHOSE else 0,
+        own_traps=(Trap(name="does not load", text=text),) if facts.old_keys else (),
+    )  # fmt: skip
+    return replace(made, batch=made.batch_at(facts.tuned_gpus))
 
 
 def _limits(keys: KeyReader, facts: TrainerFacts) -> list[Limit]:
     """What ms-swift refuses (SftArguments and RLHFArguments, and prepare_kto_dataset)."""
-    found, method = [], facts.method
+    found, method, sequence = [], facts.method, keys.read("sequence_parallel_size")
+    text = f"RuntimeError: sequence_parallel_size {sequence} does not divide the GPUs"
+    found.append(Limit(text=text, multiple_of=sequence))
     packs = next((name for name in ("packing", "padding_free") if keys.value(name) is True), "")
     if packs and keys.value("attn_implementation") not in _FLASH:
         found.append(Limit(text=f"ValueError: {packs} needs attn_impl flash_attn", least=_NEVER))
     if packs and method in {"orpo", "simpo", "cpo", "rm", "ppo"}:
         found.append(Limit(text=f"NotImplementedError: {packs} with {method}", least=_NEVER))
-    if keys.read("sequence_parallel_size") > 1 and method not in {"sft", "dpo", "grpo"}:
+    if sequence > 1 and method not in {"sft", "dpo", "grpo"}:
         found.append(Limit(text=f"NotImplementedError: sequence_parallel_size with {method}", least=_NEVER))
     if method == "kto" and facts.micro * facts.accumulation == 1:
         found.append(Limit(text="ValueError: KTO needs a batch above 1", least=2))
@@ -209,10 +142,7 @@ def _limits(keys: KeyReader, facts: TrainerFacts) -> list[Limit]:
 
 
 def _set_model(draft: Draft, keys: KeyReader) -> None:
-    draft.set("model.kind", "hf")
-    carried(draft, keys, "model_name_or_path")
-    carried_if_set(draft, keys, "model_revision")
-    carried(draft, keys, "max_length")
+    set_path(draft, keys)
     if keys.value("use_hf") is not True:
         draft.ask("model.path: ms-swift loads from ModelScope, planner from Hugging Face: compare both", of_model=True)
     for name, what in {
@@ -276,11 +206,6 @@ def _set_objective(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> None:
     set_preferences(draft, keys, facts, "ms-swift", "loss_type", "cpo_alpha")
 
 
-def _note_loss(draft: Draft, keys: KeyReader) -> None:
-    known = ("loss_type", "beta", "cpo_alpha", "simpo_gamma", "loss_scale", "label_smoothing", *_CHANGING)
-    draft.set("objective", {keys.shown(key): keys.value(key) for key in known if keys.has(key)})
-
-
 def _set_padding(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> None:
     if keys.value("padding_free") is True:
         draft.drop("padding_free", "planner pads micro-batches. batch.max_tokens of a job avoids that")
@@ -293,7 +218,7 @@ DIALECT = Dialect(
     set_model=_set_model,
     set_rows=_set_rows,
     set_objective=_set_objective,
-    note_loss=_note_loss,
+    note_loss=note_settings,
     set_padding=_set_padding,
     facts=_facts,
 )

@@ -3,7 +3,7 @@
 Those of `megatron sft` are others.
 """
 
-from planner.recipes.rule import Rules, about, key, keys, reads, refuses, says
+from planner.recipes.rule import EMPTY, Rules, about, key, keys, reads, refuses, says
 from planner.recipes.trainer.keys import MICRO, SHARED, STEPS, TRACKING, TRAINING_ARGUMENTS
 
 VERSIONS = "in ms-swift 4.6.0"
@@ -33,18 +33,20 @@ _OWN = Rules(
         key("rlhf_type", default="dpo", mark=True, effect=says("pairs count in dpo, cpo, orpo, simpo and rm")),
         key("tuner_type", default="lora", mark=True, unset="job"),
         key("train_type", into="tuner_type", default="lora", mark=True, is_old=True),
-        key("loss_type", ours="objective.kind", unset="job"),
-        key("beta", ours="objective.beta", value="number", default={"simpo": 2.0, "": 0.1}, unset="job"),
-        key("label_smoothing", ours="objective.label_smoothing", value="number", default=0.0),
-        key("cpo_alpha", value="number", default=1.0),
-        key("simpo_gamma", ours="objective.gamma_beta_ratio", value="number", default=1.0),
+        key("loss_type", ours="objective.kind", unset="job", of_loss=True),
+        key("beta", ours="objective.beta", value="number", default={"simpo": 2.0, "": 0.1}, unset="job", of_loss=True),
+        key("label_smoothing", ours="objective.label_smoothing", value="number", default=0.0, of_loss=True),
+        key("cpo_alpha", value="number", default=1.0, of_loss=True),
+        key("simpo_gamma", ours="objective.gamma_beta_ratio", value="number", default=1.0, of_loss=True),
         key("desirable_weight", ours="objective.desirable_weight", value="number", default=1.0),
         key("undesirable_weight", ours="objective.undesirable_weight", value="number", default=1.0),
-        key("loss_scale", ours="data.loss_on", default={"sft": "default", "": "last_round"}, mark=True),
+        key("loss_scale", ours="data.loss_on", default={"sft": "default", "": "last_round"}, mark=True, of_loss=True),
         keys("""
-        rpo_alpha ld_alpha loss_weights discopop_tau ref_model ref_adapters ref_model_type ref_model_revision task_type
-        enable_dft_loss enable_channel_loss router_aux_loss_coef is_binary_loss_scale mrl_dims num_labels
-        problem_type"""),
+        loss_weights discopop_tau ref_model ref_adapters ref_model_type ref_model_revision enable_channel_loss mrl_dims
+        num_labels problem_type"""),
+        keys("rpo_alpha ld_alpha is_binary_loss_scale", alters=()),
+        key("task_type", alters=("causal_lm",)),
+        keys("enable_dft_loss router_aux_loss_coef", alters=EMPTY),
     )
     + about(
         "the model, its adapters and frozen weights",
@@ -67,15 +69,19 @@ _OWN = Rules(
         keys("""
         max_pixels norm_bbox vit_lr aligner_lr vit_gradient_checkpointing freeze_llm bnb_4bit_quant_type hqq_axis
         bnb_4bit_compute_dtype bnb_4bit_quant_storage init_weights target_regex lorap_lr_ratio lora_bias adapters
-        tuner_backend use_swift_lora freeze_parameters freeze_parameters_regex freeze_parameters_ratio
-        trainable_parameters trainable_parameters_regex lora_ga_scale lora_ga_batch_size lora_ga_iters
+        tuner_backend use_swift_lora freeze_parameters_regex trainable_parameters_regex lora_ga_scale
+        lora_ga_batch_size lora_ga_iters
         lora_ga_max_length lora_ga_direction lora_ga_stable_gamma fourier_n_frequency fourier_scaling boft_block_size
         boft_block_num boft_dropout boft_n_butterfly_factor vera_rank vera_projection_prng_key vera_dropout
         vera_d_initial adapter_act adapter_length adalora_target_r adalora_init_r adalora_tinit adalora_tfinal
         adalora_deltaT adalora_beta1 adalora_beta2 adalora_orth_reg_weight llamapro_num_new_blocks llamapro_num_groups
         reft_layer_key reft_layers reft_rank reft_intervention_type reft_args model_type experts_impl rope_scaling
         new_special_tokens device_map max_memory max_model_len local_repo_path init_strategy model_kwargs
-        enable_npu_model_patch external_plugins custom_register_path ignore_args_error load_args load_data_args"""),
+        enable_npu_model_patch ignore_args_error load_args load_data_args"""),
+        keys(
+            "freeze_parameters freeze_parameters_ratio trainable_parameters external_plugins custom_register_path",
+            alters=EMPTY,
+        ),
     )
     + about(
         "the data",
@@ -105,11 +111,13 @@ _OWN = Rules(
         key("lr_scheduler_type", ours="train.schedule.kind", default="cosine", unset="job"),
         key("warmup_ratio", ours="train.schedule.warmup", value="number", default=0.0),
         key("bf16", ours="train.precision", value="truth", default=True, note="ms-swift takes the model's type"),
+        keys("use_galore lisa_activated_layers", alters=EMPTY),
+        key("optimizer", alters=()),
         key("swanlab_*", why=TRACKING),
         key("ENV", why="an environment variable: set it where the workers start"),
         keys("add_version create_checkpoint_symlink", why="checkpoint.path is the folder of the run"),
         keys("""
-        use_galore optimizer lisa_activated_layers max_epochs galore_target_modules galore_rank galore_update_proj_gap
+        max_epochs galore_target_modules galore_rank galore_update_proj_gap
         galore_scale galore_proj_type galore_optim_per_parameter galore_with_embedding galore_quantization
         galore_proj_quant galore_proj_bits galore_proj_group_size galore_cos_threshold galore_gamma_proj
         galore_queue_size lisa_step_interval early_stop_interval callbacks use_flash_ckpt use_logits_to_keep

@@ -7,17 +7,22 @@ from planner.recipes.command import Command
 from planner.recipes.config_reader import beside, mapping_of, text_of
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.entries import KeyReader
-from planner.recipes.recipe import Recipe
+from planner.recipes.recipe import Recipe, Trap
 from planner.recipes.source import YAML, RecipeSource
-from planner.recipes.swift.behaviour import DIALECT, SwiftFacts, prepare, trained_by
+from planner.recipes.swift.behaviour import DIALECT, prepare, trained_by
 from planner.recipes.swift.keys import RULES, VERSIONS
-from planner.recipes.trackers import variables_of
 from planner.recipes.trainer.accelerate import LaunchSettings, read_launch
+from planner.recipes.trainer.batching import TrainerFacts
 from planner.recipes.trainer.launcher import is_alone, launch_of
-from planner.recipes.trainer.reading import opened
+from planner.recipes.trainer.reading import opened, started
 from planner.recipes.trainer.recipe import recipe_of
 
 _ONE = LaunchSettings(num_processes=1, source="a command without NPROC_PER_NODE")
+_ALONE = Trap(
+    name="one process",
+    text="The command starts one process, and spreads the model over all GPUs that it sees. More GPUs make the same "
+    "batch then. The table is for NPROC_PER_NODE set to its counts.",
+)
 _MOST_DIGITS = 5
 
 
@@ -44,16 +49,10 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     name = command.script.removeprefix("swift ").removesuffix(".py") if command else ""
     trained = trained_by(keys, name if name in {"sft", "pt", "rlhf"} else "")
     recipe = recipe_of(keys, options, trained, DIALECT, launch)
-    if isinstance(facts := recipe.foreign, SwiftFacts):
-        recipe = replace(recipe, foreign=replace(facts, is_launched=True, is_started_alone=launch is _ONE))
-    keys.raise_mistakes()
-    return replace(
-        recipe,
-        script=command.script if command else "",
-        arguments=tuple(arguments),
-        config=config,
-        environment=variables_of(options.env),
-    )
+    if isinstance(facts := recipe.foreign, TrainerFacts):
+        alone = (_ALONE,) if launch is _ONE else ()
+        recipe = replace(recipe, foreign=replace(facts, is_launched=True, own_traps=(*facts.own_traps, *alone)))
+    return started(recipe, keys, found, options, config, arguments)
 
 
 def _file_of(arguments: list[str]) -> tuple[str, list[str]]:

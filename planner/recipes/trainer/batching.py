@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import Any
 
 from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Trap
@@ -32,6 +33,11 @@ class Limit:
     """the error, short enough for a table cell"""
     least: int = 1
     most: int | None = None
+    multiple_of: int = 1
+
+    def refuses(self, gpus: int) -> bool:
+        """Whether it does not start on these GPUs."""
+        return gpus < self.least or (self.most is not None and gpus > self.most) or bool(gpus % self.multiple_of)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +50,7 @@ class TrainerFacts:
     micro: int
     """per_device_train_batch_size"""
     accumulation: int
+    """gradient_accumulation_steps, or what the system makes of it at `tuned_gpus`"""
     tuned_gpus: int
     batch: int
     """the global batch at the GPU count that the recipe was tuned for"""
@@ -98,6 +105,10 @@ class TrainerFacts:
     """the processes that the recipe starts whatever the GPU count is, None if one for each GPU"""
     sharing: int = 1
     """how many processes share the same rows, by tensor or context parallelism"""
+    fills: int = 0
+    """the batch to which the system fills up by its choice of A if the recipe names no A. 0 if it names one"""
+    leaves_out: bool = False
+    """whether an epoch leaves out the last rows that are not one for each GPU"""
     rounds_warmup: str = "up"
     """how the system rounds a warmup that is a part of all steps"""
     own_traps: tuple[Trap, ...] = ()
@@ -119,7 +130,11 @@ class TrainerFacts:
 
     def batch_at(self, gpus: int) -> int:
         """The global batch at a GPU count: m * A * W, or m * A with split_batches, where m is of all GPUs."""
-        return self.micro * self.accumulation * (1 if self.splits_batches else self.replicas(gpus))
+        return self.micro * self.steps(gpus) * (1 if self.splits_batches else self.replicas(gpus))
+
+    def steps(self, gpus: int) -> int:
+        """A at a GPU count."""
+        return max(1, ceil(self.fills / self.micro / self.processes(gpus))) if self.fills else self.accumulation
 
     def replicas(self, gpus: int) -> int:
         """The number of processes that read different rows, at least 1, at a GPU count."""
@@ -130,7 +145,8 @@ class TrainerFacts:
         steps = self.steps_per_generation if self.names_steps else accumulation
         other = replace(
             self, micro=micro, accumulation=accumulation, steps_per_generation=steps,
-            splits_batches=False, deepspeed=None, mesh=None, launch_kind="",
+            splits_batches=False, deepspeed=None, mesh=None, launch_kind="", fills=0,
+            sharing=1, limits=tuple(each for each in self.limits if each.multiple_of == 1),
         )  # fmt: skip
         return other.outcome(gpus).verdict == "exact"
 
@@ -167,12 +183,12 @@ class TrainerFacts:
     def _start_error(self, gpus: int) -> str:
         """The error if this number of processes contradicts another setting, empty if it does not."""
         for limit in self.limits:
-            if gpus < limit.least or (limit.most is not None and gpus > limit.most):
+            if limit.refuses(gpus):
                 return limit.text
         processes = self.processes(gpus)
         if self.mesh not in {None, processes}:
             return f"ValueError: parallelism_config is for {self.mesh} processes"
-        if self.deepspeed and (other := self.deepspeed.other(processes, self.micro, self.accumulation)):
+        if self.deepspeed and (other := self.deepspeed.other(processes, self.micro, self.steps(gpus))):
             return _contradiction(*other)
         return self._groups(processes) if self.num_generations else ""
 
@@ -235,6 +251,8 @@ class TrainerFacts:
             self._varies(),
             self._not_divided(options),
             self._repeats(options),
+            self._left_out(options),
+            self._tuned(),
             self._last_step(options),
             self._no_sync(options),
             self._versions(options),
@@ -258,6 +276,12 @@ class TrainerFacts:
         if not other:
             return None
         batches = [f"{self.batch_at(count)} at {count}" for count in sorted({min(other), max(other)})]
+        if self.fills:
+            text = (
+                f"{self.name(STEPS)} is not set, so it is {self.fills} / {self.micro} / GPUs, rounded up: the batch is "
+                f"{' and '.join(batches)} GPUs, and {self.batch} at {self.tuned_gpus}."
+            )
+            return Trap(name="derived accumulation", text=text)
         text = (
             f"The batch is {self.name(MICRO)} x {self.name(STEPS)} x GPUs: "
             f"{' and '.join(batches)} GPUs. The learning rate stays that of batch {self.batch}, a number that the "
@@ -336,6 +360,23 @@ class TrainerFacts:
             f"each GPU gets the same number of batches of {self.micro}."
         )
         return Trap(name="repeated rows", text=text)
+
+    def _left_out(self, options: CheckOptions) -> Trap | None:
+        rows = options.rows
+        if not self.leaves_out or not rows or not (lost := {n: rows % n for n in options.counts if rows % n}):
+            return None
+        most = max(lost, key=lambda count: lost[count])
+        return Trap(
+            name="rows left out", text=f"Up to {lost[most]} of {rows} rows are left out in an epoch (at {most} GPUs)."
+        )
+
+    def _tuned(self) -> Trap | None:
+        error = self._refusal(self.tuned_gpus)[0]
+        if not error:
+            return None
+        gpus = f"{self.tuned_gpus} GPU{'s' * (self.tuned_gpus > 1)}"
+        text = f"It does not start on {gpus}, the count that it was tuned for: {error}."
+        return Trap(name="tuned for", text=text)
 
     def _last_step(self, options: CheckOptions) -> Trap | None:
         if self.accumulation == 1 or self.method == "sft":

@@ -1,5 +1,6 @@
 """Drafts a job from the keys of a recipe that transformers' Trainer trains."""
 
+import re
 from math import sqrt
 from pathlib import PurePath
 from typing import Any
@@ -17,6 +18,9 @@ from planner.recipes.trainer.keys import MICRO, STEPS
 from planner.recipes.trainer.peft_targets import default_targets
 from planner.recipes.trainer.trackers import set_trackers
 from planner.recipes.trainer.train import set_eval, set_optimizer, set_precision, set_schedule
+
+_QUANTIZED = re.compile(r"(?i)[-_](awq|gptq|aqlm|gguf|int[48])\b")
+"""ends names of models on the hub whose weights are quantized"""
 
 
 def fill(
@@ -118,6 +122,12 @@ def set_path(draft: Draft, keys: KeyReader) -> None:
     """Sets `model.path`, its revision and the context, as the keys say."""
     draft.set("model.kind", "hf")
     carried(draft, keys, "model_name_or_path")
+    if found := _QUANTIZED.search(str(keys.value("model_name_or_path"))):
+        draft.ask(
+            f"model.path: its name says that its weights are quantized ({found[1]}), and planner trains none of that "
+            "kind. Write the model that it was made of",
+            of_model=True,
+        )
     carried_if_set(draft, keys, "model_revision")
     carried(draft, keys, "max_length")
 
