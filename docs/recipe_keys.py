@@ -75,4 +75,5 @@ def _becomes(row: KeyRule) -> str:
     parts += [f"read as `{row.into}`"] if row.into and not row.ours else []
     parts += [f"{row.effect.planner}: {row.effect.how}"] if row.effect else []
     parts += [row.why] if row.why else []
+    parts += ["with it, your own loop computes the loss"] if row.alters is not None else []
     return ". ".join(parts).replace("|", "\\|").replace("<", "\\<")

@@ -13,6 +13,8 @@ from planner.recipes.scalars import has_shell
 from planner.recipes.shell.brackets import ShellError
 from planner.recipes.shell.documents import Script, continued, scripts_in
 from planner.recipes.shell.programs import (
+    MODULES,
+    TRAINERS,
     any_script_at,
     module_named,
     nested_script,
@@ -36,19 +38,20 @@ __all__ = [
 HYDRA_SCRIPTS = ("train.py", "launch.py")
 """scripts that take Hydra overrides. All other scripts are TRL's"""
 
+_COMMANDS = "|".join(rf"{name}\s+(?:{'|'.join(commands)})" for name, commands in TRAINERS.items())
 # A text without this has no training command. `$` may stand for anything.
 _HINT = re.compile(
     r"(?:^|[/\s\"'`])(train(?:_bash)?\.py|launch\.py|(?:run_)?(?:sft|cpt|dpo|orpo|kto|grpo)\.py|"
     r"(?:\w+_finetune|\w+_dpo|qat|knowledge_distillation)_(?:single_device|distributed)\.py|"
     r"trl\.scripts\.(?:sft|dpo|orpo|kto|grpo))(?=$|[\s\"'`;&|<>)\\])|"
     r"(?:^|[/\s\"'`])tune\s+run(?=\s)|"
-    r"(?:^|[\s\"'`])(?:trl\s+(?:sft|dpo|orpo|kto|grpo)|(?:llamafactory-cli|lmf|axolotl)\s+train|axolotl\.cli\.train|"
-    r"swift\s+(?:sft|pt|rlhf))(?!\w)"
+    rf"(?:^|[\s\"'`])(?:trl\s+(?:sft|dpo|orpo|kto|grpo)|{'|'.join(map(re.escape, MODULES))}|"
+    rf"{_COMMANDS})(?!\w)"
 )
 # The beginning of a command line that starts any program. It has an argument, so a path alone does not match.
 _PROGRAM = re.compile(
     r"(?:^|\n)[ \t]*(?:[A-Za-z_]\w*=\S*[ \t]+)*(?:\S*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed|trl|uv|srun|ray|"
-    r"bash|axolotl|llamafactory-cli|lmf|tune|litgpt|swift|megatron|composer)[ \t]+\S"
+    rf"bash|{'|'.join(TRAINERS)}|tune|litgpt|megatron|composer)[ \t]+\S"
 )
 _OTHER_TRL = re.compile(r"(?:^|\s)trl\s+([a-z][\w-]*)")
 # A line of prose that cannot be read, but begins as a training command does.

@@ -12,13 +12,13 @@ _SCRIPT = re.compile(
     re.DOTALL,
 )
 _MODULE = re.compile(r"trl\.scripts\.(sft|dpo|orpo|kto|grpo)")
-# Programs that train with one of their commands.
-_TRAINERS = {"llamafactory-cli": ("train",), "lmf": ("train",), "axolotl": ("train",), "swift": ("sft", "pt", "rlhf")}
+TRAINERS = {"llamafactory-cli": ("train",), "lmf": ("train",), "axolotl": ("train",), "swift": ("sft", "pt", "rlhf")}
+"""programs that train with one of their commands"""
 # torchtune's recipes that do not train, and options of torchrun without a value.
 _TUNE_OTHERS = re.compile(r"(?:dev/)?(?:generate\w*|eleuther_eval|quantize)")
 _FLAGS = ("--standalone", "--no-python", "--no_python", "--run-path", "--run_path", "-m", "--module")
-# Modules that train, and that are not TRL's.
-_MODULES = ("axolotl.cli.train",)
+MODULES = ("axolotl.cli.train",)
+"""modules that train, and that are not TRL's"""
 _OF_TRL = ("sft", "dpo", "orpo", "kto", "grpo")
 _PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*|ipython|debugpy")
 _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
@@ -61,7 +61,7 @@ def module_named(word: str) -> str:
 def trainer_named(words: Sequence[str], at: int) -> str:
     """The program and its command, `llamafactory-cli train`, if the word at this index is the command. Else empty."""
     name = _base(words[at - 1]) if at else ""
-    if words[at] in _TRAINERS.get(name, ()):
+    if words[at] in TRAINERS.get(name, ()):
         return f"{name} {words[at]}"
     runs = [index for index in range(1, at) if words[index] == "run" and _base(words[index - 1]) == "tune"]
     return "tune run" if runs and recipe_of_tune(words, runs[0]) == at else ""
@@ -90,8 +90,8 @@ def script_at(words: Sequence[str]) -> int | None:
         script = at
     elif name == "trl":
         script = _of_trl(words, at + 1)
-    elif name in _TRAINERS:
-        script = at + 1 if words[at + 1 : at + 2] and words[at + 1] in _TRAINERS[name] else None
+    elif name in TRAINERS:
+        script = at + 1 if words[at + 1 : at + 2] and words[at + 1] in TRAINERS[name] else None
     elif name == "tune":
         script = recipe_of_tune(words, at + 1)
     elif _PYTHON.fullmatch(name):
@@ -195,7 +195,7 @@ def is_program(words: Sequence[str], at: int) -> bool:
     name = _base(words[at])
     if name == "trl":
         return tuple(words[at + 1 : at + 2]) != ("trl",) and _of_trl(words, at + 1) is not None
-    known = name in {*_LAUNCHERS, *_TRAINERS, "tune"} or name in _SHELLS or name in _PLAIN or name in _STARTING
+    known = name in {*_LAUNCHERS, *TRAINERS, "tune"} or name in _SHELLS or name in _PLAIN or name in _STARTING
     return known or bool(_PYTHON.fullmatch(name) or script_named(words[at]))
 
 
@@ -226,7 +226,7 @@ def _of_python(words: Sequence[str], at: int) -> int | None:
 def _of_module(words: Sequence[str], at: int) -> int | None:
     if at >= len(words):
         return None
-    if module_named(words[at]) or words[at] in _MODULES:
+    if module_named(words[at]) or words[at] in MODULES:
         return at
     if words[at] == "trl":
         return _of_trl(words, at + 1)
