@@ -70,6 +70,12 @@ def test_a_full_sft_becomes_a_job():
     assert "activation_checkpointing" not in job["train"]
 
 
+@pytest.mark.parametrize(("keys", "asks"), [({}, True), ({"warmup_ratio": 0.1}, False), ({"warmup_steps": 0}, False)])
+def test_the_cap_of_its_own_warmup_is_left_to_do(keys, asks):
+    """It takes 3 % of the steps, but at most 100."""
+    assert any("at most 100" in to_do.text for to_do in read({**SFT, **keys}).draft.to_do) == asks
+
+
 def test_its_defaults_are_not_those_of_the_trainer():
     keys = {name: SFT[name] for name in ("base_model", "datasets", "learning_rate")}
     job = draft({**keys, "val_set_size": 0.1})

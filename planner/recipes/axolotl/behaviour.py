@@ -331,6 +331,9 @@ def _set_rows(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> NamedSets:
         on = "all" if keys.peek("train_on_inputs") is True else "completions"
         what = "train_on_inputs" if on == "all" else "axolotl trains on the turns of the assistant"
         draft.derive("data.loss_on", on, f"data.loss_on {on}: {what}", "train_on_inputs")
+    if keys.where("warmup_ratio") == _WHOSE:
+        draft.ask("train.schedule.warmup: without warmup_steps and warmup_ratio axolotl warms up for 3 % of the steps, "
+                  "but at most 100. Write 100 steps for a run of more than 3,333")  # fmt: skip
     if facts.packs:
         carry(draft, keys, "packing", "data.packing", True)
         draft.ask(_PACKS)
