@@ -74,11 +74,12 @@ def _axolotl_examples() -> tuple[tuple[str, Tree], ...]:
 
 
 def _axolotl_merged(path: Path, tree: Tree, words: Sequence[str], given: Mapping[str, Any], start: Start) -> Tree:
-    """`load_cfg` (cli/config.py): an override of a truth in the file is true unless it is empty."""
-    del path, words
-    if tree.get("strict"):
-        given = {name: its for name, its in given.items() if name in tree}
-    return {**tree, **{name: bool(its) if isinstance(tree.get(name), bool) else its for name, its in given.items()}}
+    """`load_cfg` and `_coerce_value` (cli/config.py): a text over a truth is one."""
+    del path, words, start
+    made = {name: its for name, its in given.items() if name in tree or not tree.get("strict")}
+    truths = {name: its.lower() in {"true", "1", "yes"} for name, its in made.items()
+              if isinstance(its, str) and isinstance(tree.get(name), bool)}  # fmt: skip
+    return {**tree, **made, **truths}
 
 
 def _axolotl_batch(config: Tree, gpus: int, start: Start, recipe: str, folder: Path) -> int:
@@ -246,6 +247,8 @@ LLAMAFACTORY = Pool(
         "finetuning_type": ["lora", "full", "freeze", "oft", "qlora", None],
         "packing": [True, False, None],
         "neat_packing": [True, False],
+        "save_strategy": ["no", "epoch", False, "best"],
+        "logging_strategy": ["no", "steps", True],
         "val_size": [0.1, 100, 0, 0.0, 1e-7, 1],
         "eval_strategy": ["steps", "no", "epoch", True, False, None],
         "eval_dataset": ["identity", None],

@@ -16,6 +16,7 @@ import json
 import os
 import random
 import re
+import shlex
 import sys
 import tempfile
 import time
@@ -86,14 +87,13 @@ def made(system: str, seed: int, number: int) -> Case:
         for name in dice.sample(sorted(pool.values), dice.randint(1, 2)):
             plain = [its for its in pool.values[name] if isinstance(its, str | int | float) and its != ""]
             given |= {name: dice.choice(plain)} if plain else {}
-    overrides = [_written(start.override, name, its) for name, its in given.items()]
+    overrides = [word for name, its in given.items() for word in _written(start.override, name, its)]
     words = start.text.split()
     is_judged = not start.override or dice.random() < 0.85
     if not is_judged:
         for _ in range(dice.randint(1, 4)):
             words.insert(dice.randint(0, len(words)), dice.choice(pool.words))
-    more = " ".join(f'"{its}"' if " " in its and "$" not in its else its for its in overrides)
-    command = " ".join(words).replace("{more}", more).replace("{n}", str(dice.choice([1, 2, 4, 8])))
+    command = " ".join(words).replace("{more}", shlex.join(overrides)).replace("{n}", str(dice.choice([1, 2, 4, 8])))
     command = command.replace("{recipe}", recipe)
     return Case(system=system, recipe=recipe, tree=tree, start=start, given=given, overrides=tuple(overrides),
                 command=command, is_judged=is_judged)  # fmt: skip
@@ -108,12 +108,12 @@ def _set(tree: dict[str, Any], name: str, value: Any) -> None:
     tree[last] = value
 
 
-def _written(form: str, name: str, value: Any) -> str:
+def _written(form: str, name: str, value: Any) -> list[str]:
     """An override as the launcher's program takes it. `axolotl train` takes truths without a value."""
     dashed = name.replace("_", "-")
     if "{dashed}" in form and isinstance(value, bool):
-        return f"--{dashed}" if value else f"--no-{dashed}"
-    return form.format(name=name, dashed=dashed, value=value)
+        return [f"--{dashed}" if value else f"--no-{dashed}"]
+    return [word.format(name=name, dashed=dashed, value=value) for word in form.split()]
 
 
 def judged(case: Case, file: Path, recipe: str) -> dict[int, int | str]:
@@ -130,7 +130,7 @@ def judged(case: Case, file: Path, recipe: str) -> dict[int, int | str]:
             theirs[gpus] = "-"
         except pool.unfixed:
             theirs[gpus] = "?"
-        except (KeyError, TypeError, ValueError, AttributeError, OSError):  # a value of a wrong type
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, OSError):  # a value of a wrong type
             theirs[gpus] = "!"
     return theirs
 

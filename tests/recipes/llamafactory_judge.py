@@ -189,7 +189,10 @@ def _refuse_run(config):
     evaluates = config.get("do_eval") or config.get("eval_strategy", "no") != "no"
     can_evaluate = config.get("eval_dataset") is not None or config.get("val_size", 0) >= 1e-6
     quantized = config.get("quantization_bit") is not None
+    # transformers/training_args.py, __post_init__: IntervalStrategy(False) and SaveStrategy(None) are ValueErrors
+    strategies = [config.get(f"{name}_strategy", "no") for name in ("eval", "save", "logging")]
     _refuse(
+        (not all(each in {"no", "steps", "epoch", "best"} for each in strategies), f"strategies {strategies}"),
         (config.get("model_name_or_path") is None, "no model_name_or_path"),
         (not config.get("do_train"), "do_train is off: nothing is trained"),
         (config.get("dataset") is None, "do_train without a dataset"),

@@ -42,8 +42,10 @@ def refuse_values(keys: KeyReader) -> None:
         outer = RULES.exact(name)
         if outer and (outer.value != "any" or outer.default is not None or outer.stands_alone or outer.is_true):
             keys.wrong(f"{name}: found a section. Write a single value")
-    if "eval_strategy" in keys.entries and keys.entries["eval_strategy"].value not in _STRATEGIES:
-        keys.refuse("eval_strategy", f"Write {', '.join(_STRATEGIES[1:])}, or no in quotes (YAML reads it as false)")
+    for name in ("eval_strategy", "save_strategy", "logging_strategy"):
+        more = ("best",) if name == "save_strategy" else ()
+        if name in keys.entries and keys.entries[name].value not in (*_STRATEGIES, *more):
+            keys.refuse(name, f"Write {', '.join(_STRATEGIES[1:])}, or no in quotes (YAML reads it as false)")
 
 
 def refuse_together(keys: KeyReader) -> None:
