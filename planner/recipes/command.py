@@ -39,7 +39,7 @@ HYDRA_SCRIPTS = ("train.py", "launch.py")
 # A text without this has no training command. `$` may stand for anything.
 _HINT = re.compile(
     r"(?:^|[/\s\"'`])(train(?:_bash)?\.py|launch\.py|(?:run_)?(?:sft|cpt|dpo|orpo|kto|grpo)\.py|"
-    r"(?:\w+_finetune|\w+_dpo|qat|knowledge_distillation)_(?:single_device|distributed)\.py|"
+    r"(?:\w+_finetune|\w+_dpo|qat|knowledge_distillation)_(?:single_device|distributed(?:_multi_dataset)?)\.py|"
     r"trl\.scripts\.(?:sft|dpo|orpo|kto|grpo))(?=$|[\s\"'`;&|<>)\\])|"
     r"(?:^|[/\s\"'`])tune\s+run(?=\s)|"
     r"(?:^|[\s\"'`])(?:trl\s+(?:sft|dpo|orpo|kto|grpo)|(?:llamafactory-cli|lmf|axolotl)\s+train|axolotl\.cli\.train|"
