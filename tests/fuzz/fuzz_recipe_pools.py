@@ -48,6 +48,8 @@ class Pool:
     """torchtune's recipe (else empty) and a shipped configuration"""
     values: Mapping[str, Sequence[Any]]
     """key -> its values. A dot is a section"""
+    helps: Mapping[str, Any]
+    """keys with which more of the cases make a job"""
     known: Sequence[str]
     """more keys of the system, for values of a wrong type"""
     starts: Sequence[Start]
@@ -158,6 +160,7 @@ AXOLOTL = Pool(
         "strict": [True, False],
         "not_a_key": [1],
     },
+    helps={"gradient_checkpointing": True},
     known=[name for name in AXOLOTL_RULES.names if "*" not in name],
     starts=[
         Start(),
@@ -296,13 +299,14 @@ LLAMAFACTORY = Pool(
         "fsdp": ["full_shard"],
         "fsdp_config": [{"version": 2}],
         "use_llama_pro": [True],
-        "interleave_probs": ["0.5,0.5"],
-        "mix_strategy": ["interleave_under", ["x"]],
+        "interleave_probs": ["0.5,0.5", "1", [0.5, 0.5]],
+        "mix_strategy": ["interleave_under", "interleave_over", ["x"]],
         "lora_rank": [8, 0, "8"],
         "lora_alpha": [16, 0],
         "cutoff_len": [1024, 1, "x"],
         "learning_rate": [1e-4, "1e-4", 0],
     },
+    helps={"do_train": True},
     known=list(llamafactory_judge.known_keys()),
     starts=_llamafactory_starts(),
     words=["train", "llamafactory-cli", "--stage=dpo", "++stage=dpo", "--stage", "dpo", "deepspeed=null", "stage=",
@@ -371,6 +375,7 @@ TORCHTUNE = Pool(
         "not_a_key": [1, {"a": "${batch_size}"}],
         "output_dir": ["${epochs}/x", "${nothing}"],
     },
+    helps={"tokenizer.max_seq_len": 1024},
     known=[name for name in TORCHTUNE_RULES.names if "*" not in name],
     starts=[
         Start(),

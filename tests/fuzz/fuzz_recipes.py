@@ -80,6 +80,9 @@ def made(system: str, seed: int, number: int) -> Case:
         _set(tree, name, dice.choice(pool.values[name]))
     if dice.random() < 0.25:
         _set(tree, dice.choice([*pool.known, *pool.values, *tree]), dice.choice(ODD))
+    if dice.random() < 0.5:
+        for name, value in pool.helps.items():
+            _set(tree, name, value)
     if dice.random() < 0.2:
         tree.pop(dice.choice(list(tree)), None)
     start, given = dice.choice(pool.starts), {}
@@ -172,9 +175,9 @@ def _read(case: Case, file: Path, fits: int, *, is_for_job: bool) -> tuple[Recip
         try:
             return read_recipe(case.command.replace("{file}", str(file)), (), options), ""
         except PlannerError as error:
-            said.append([each for each in str(error).splitlines() if not _OF_COUNT.search(each)])
-    lines = [each for each in said[0] if each in said[1]] or said[0] or said[1] or ["the GPU count"]
-    return None, lines[0].replace(str(file), "").replace(file.name, "")
+            said.append(str(error).replace(f"{file}: ", "").replace(str(file), "").splitlines())
+    others = [[each for each in lines if not _OF_COUNT.search(each)] for lines in said]
+    return None, ([each for each in others[0] if each in others[1]] or others[0] or others[1] or said[0])[0]
 
 
 def _checked(found: Found, recipe: Recipe, theirs: Mapping[int, int | str]) -> None:
