@@ -42,7 +42,7 @@ _COMMANDS = "|".join(rf"{name}\s+(?:{'|'.join(commands)})" for name, commands in
 # A text without this has no training command. `$` may stand for anything.
 _HINT = re.compile(
     r"(?:^|[/\s\"'`])(train(?:_bash)?\.py|launch\.py|(?:run_)?(?:sft|cpt|dpo|orpo|kto|grpo)\.py|"
-    r"(?:\w+_finetune|\w+_dpo|qat|knowledge_distillation)_(?:single_device|distributed)\.py|"
+    r"(?:\w+_finetune|\w+_dpo|qat|knowledge_distillation)_(?:single_device|distributed(?:_multi_dataset)?)\.py|"
     r"trl\.scripts\.(?:sft|dpo|orpo|kto|grpo))(?=$|[\s\"'`;&|<>)\\])|"
     r"(?:^|[/\s\"'`])tune\s+run(?=\s)|"
     rf"(?:^|[\s\"'`])(?:trl\s+(?:sft|dpo|orpo|kto|grpo)|{'|'.join(map(re.escape, MODULES))}|"

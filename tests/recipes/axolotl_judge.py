@@ -25,6 +25,9 @@ REMOVED = ("dpo_use_logits_to_keep", "dpo_generate_during_eval", "dpo_norm_loss"
 EXPERT_PLUGIN = "axolotl.integrations.expert_parallel.ExpertParallelPlugin"
 
 
+KERNELS_PLUGIN = "axolotl.integrations.kernels.KernelsPlugin"
+
+
 class Refused(Exception):
     """axolotl, transformers or accelerate refuses the configuration at this number of processes."""
 
@@ -197,7 +200,8 @@ def _refuse(config, processes):
         raise Refused("KTO's KL term needs more than one row in a micro-batch")
     if config.get("pretraining_dataset") or config.get("streaming"):
         _refuse_streamed(config)
-    if _context(config) > 1:
+    own = config.get("use_glm_dsa_kernels") and KERNELS_PLUGIN in (config.get("plugins") or ())
+    if _context(config) > 1 and not own:
         if _bare(attention) != "flash_attention_2":
             raise Refused("context_parallel_size > 1 requires attn_implementation: flash_attention_2")
         if is_packed and (_integer(config, "micro_batch_size", 1) or 0) > 1:

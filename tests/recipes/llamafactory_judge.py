@@ -166,6 +166,9 @@ def _refuse_arguments(config):
     """The checks of DataArguments and FinetuningArguments: hparams/data_args.py, hparams/finetuning_args.py."""
     stage, tuning = config.get("stage", "sft"), config.get("finetuning_type", "lora")
     held_out, evaluated = config.get("val_size", 0) > 1e-6, config.get("eval_dataset")
+    probs = config.get("interleave_probs")
+    uneven = [key for key in ("dataset", "eval_dataset") if config.get(key) is not None
+              and len(_split(config[key])) != len(_split(probs or ""))]  # fmt: skip
     special = [key for key in ("use_galore", "use_apollo", "use_badam") if config.get(key)]
     _refuse(
         (stage not in STAGES, f"stage {stage}"),  # train/tuner.py, _training_function
@@ -175,6 +178,8 @@ def _refuse_arguments(config):
         (config.get("streaming") and 1e-6 < config.get("val_size", 0) < 1, "streaming: val_size must be a count"),
         (config.get("streaming") and config.get("max_samples") is not None, "streaming and max_samples"),
         (config.get("mask_history") and config.get("train_on_prompt"), "mask_history and train_on_prompt"),
+        (probs is not None and config.get("mix_strategy", "concat") == "concat", "interleave_probs with concat"),
+        (probs is not None and uneven, f"as many interleave_probs as {uneven}"),
         (stage == "ppo" and config.get("reward_model") is None, "ppo without reward_model"),
         (tuning == "lora" and special, f"{special} with LoRA"),
         (len(special) > 1, f"{special} together"),
@@ -183,13 +188,21 @@ def _refuse_arguments(config):
     )
 
 
+def _split(names):
+    """hparams/data_args.py, split_arg."""
+    return names.split(",") if isinstance(names, str) else names
+
+
 def _refuse_run(config):
     """The checks of hparams/parser.py, get_train_args and _verify_model_args, which know nothing of processes."""
     stage, tuning = config.get("stage", "sft"), config.get("finetuning_type", "lora")
     evaluates = config.get("do_eval") or config.get("eval_strategy", "no") != "no"
     can_evaluate = config.get("eval_dataset") is not None or config.get("val_size", 0) >= 1e-6
     quantized = config.get("quantization_bit") is not None
+    # transformers/training_args.py, __post_init__: IntervalStrategy(False) and SaveStrategy(None) are ValueErrors
+    strategies = [config.get(f"{name}_strategy", "no") for name in ("eval", "save", "logging")]
     _refuse(
+        (not all(each in {"no", "steps", "epoch", "best"} for each in strategies), f"strategies {strategies}"),
         (config.get("model_name_or_path") is None, "no model_name_or_path"),
         (not config.get("do_train"), "do_train is off: nothing is trained"),
         (config.get("dataset") is None, "do_train without a dataset"),

@@ -65,13 +65,15 @@ def axes_of(keys: KeyReader) -> Axes:
 
 
 def convert(keys: KeyReader) -> None:
-    """Gives numbers in quotes and whole numbers such as `4.0` the form in which pydantic hands them on."""
+    """Gives numbers in quotes, whole numbers such as `4.0` and truths such as 1 the form that pydantic hands on."""
     entries = dict(keys.entries)
     for row in RULES:
         entry = entries.get(name := row.into or row.name)
-        if entry is None or row.value not in {"whole", "number", "norm"}:
+        if entry is None or row.value not in {"whole", "number", "norm", "truth"}:
             continue
         value = entry.value
+        if row.value == "truth":
+            value = bool(value) if value in (0, 1) else value
         if isinstance(value, str) and (row.value != "whole" or re.fullmatch(r"[0-9]+(\.0*)?", value)):
             value = scalar(value)
         if row.value == "whole" and isinstance(value, float) and value.is_integer():
@@ -301,7 +303,7 @@ def _note_adapters(draft: Draft, keys: KeyReader) -> None:
         draft.ask(f"model.path: the recipe continues the adapters {show(keys.peek('lora_model_dir'))}. Merge them into "
                   "their base model and write the merged one", of_model=True)  # fmt: skip
     for name in ("peft_layers_to_transform", "peft_init_lora_weights", "peft_layer_replication"):
-        if keys.peek(name) not in {None, True}:
+        if keys.peek(name) not in (None, True):
             keys.refuse_in_job(name, "planner trains only plain low-rank adapters: remove it if you want those")
 
 

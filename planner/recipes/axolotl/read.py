@@ -95,10 +95,14 @@ def _name(option: str) -> str:
 def _with_start(facts: TrainerFacts, started: _Started, keys: KeyReader) -> TrainerFacts:
     """The facts with what depends on how the recipe is started."""
     facts = replace(facts, is_launched=not started.is_alone, is_alone=started.is_alone)
-    if workers := _ray(keys):
-        limit = Limit(text=f"Ray waits for {workers} GPUs", least=workers)
-        return replace(facts, workers=workers, limits=(*facts.limits, limit))
-    return replace(facts, workers=1) if started.is_alone else facts
+    workers = _ray(keys) or (1 if started.is_alone else None)
+    if workers is None:
+        return facts
+    # A limit of processes holds for all GPUs or for none, because their number does not follow that of the GPUs.
+    limits = [replace(each, most=0) for each in facts.limits if each.most is not None and workers > each.most]
+    if _ray(keys):
+        limits.append(Limit(text=f"Ray waits for {workers} GPUs", least=workers))
+    return replace(facts, workers=workers, limits=tuple(limits))
 
 
 # -- commands

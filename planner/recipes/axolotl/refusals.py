@@ -19,7 +19,7 @@ _EXCLUDES = {
     "dataset_exact_deduplication": ("streaming", "pretraining_dataset", "skip_prepare_dataset"),
     "include_tokens_per_second": ("pretraining_dataset",),
     "deepspeed": ("fsdp",),
-    "qat": ("adapter", "load_in_8bit", "load_in_4bit"),
+    "qat": ("peft", "load_in_8bit", "load_in_4bit"),
     "relora": ("fsdp", "fsdp_config", "deepspeed"),
     "lora_target_parameters": ("lora_dropout",),
     "lr_groups": ("loraplus_lr_ratio",),
@@ -97,11 +97,12 @@ def _sizes(keys: KeyReader) -> Iterator[Case]:
     cp = cp or keys.peek("sequence_parallel_degree") or 1
     shard, replicate = keys.peek("dp_shard_size") or 1, keys.peek("dp_replicate_size") or 1
     splits, fsdp = keys.peek("accelerator_config.split_batches"), fsdp_version(keys) or keys.peek("fsdp")
-    flash = base_of(attention_of(keys)) == "flash_attention_2" or keys.peek("use_glm_dsa_kernels")
+    flash = base_of(attention_of(keys)) == "flash_attention_2"
+    own = keys.peek("use_glm_dsa_kernels") and "kernels.KernelsPlugin" in str(keys.peek("plugins"))
     yield keys.peek("batch_size") and not micro and not steps, "batch_size", "it needs micro_batch_size, too"
     yield splits and (tp, cp) != (1, 1), "accelerator_config.split_batches", "GPUs that share rows do not split them"
-    yield cp > 1 and not flash, "context_parallel_size", "it needs attn_implementation flash_attention_2"
-    packed = keys.peek("packing") and (micro or 1) != 1 and not keys.peek("use_glm_dsa_kernels")
+    yield cp > 1 and not flash and not own, "context_parallel_size", "it needs attn_implementation flash_attention_2"
+    packed = keys.peek("packing") and (micro or 1) != 1 and not own
     yield cp > 1 and packed, "context_parallel_size", "with sample_packing micro_batch_size must be 1"
     yield shard != 1 and not fsdp, "dp_shard_size", "there is no fsdp_config"
     alone = replicate != 1 and shard == 1 and (tp, cp) != (1, 1)

@@ -1,13 +1,16 @@
 """LLaMA-Factory as planner reads it: its YAML and JSON files, and the commands that train them."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
+from planner.errors import RecipeError
 from planner.files.messages import cut
 from planner.recipes.command import Command
-from planner.recipes.config_reader import recipe_error
+from planner.recipes.config_reader import mapping_of, recipe_error
 from planner.recipes.drafting import RecipeOptions
-from planner.recipes.entries import KeyReader
+from planner.recipes.entries import COMMAND_LINE, KeyReader
 from planner.recipes.llamafactory.behaviour import DIALECT, NEVER, limits, prepare, refuse_in_job, trained_by
 from planner.recipes.llamafactory.keys import RULES, VERSIONS
 from planner.recipes.llamafactory.refusals import refuse_together, refuse_values
@@ -51,7 +54,7 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
             raise recipe_error(config or found.source, text)
     keys = opened(
         config or found.source, tree, arguments, options, rules=RULES, versions=VERSIONS, dialect=DIALECT,
-        fix="{}=VALUE", takes_any=_is_set(environment, "ALLOW_EXTRA_ARGS"), check=refuse_values,
+        fix="{}=VALUE", takes_any=_is_set(environment, "ALLOW_EXTRA_ARGS"), check=partial(_check, arguments=arguments),
     )  # fmt: skip
     if config or command is None:
         _refuse_options(keys, arguments)
@@ -66,6 +69,17 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     if isinstance(facts := recipe.foreign, TrainerFacts):
         recipe = replace(recipe, foreign=_started(facts, found, options, keys))
     return started(recipe, keys, found, options, config, arguments)
+
+
+def _check(keys: KeyReader, arguments: Sequence[str]) -> None:
+    """Reads overrides as OmegaConf does (`no` is false, `none` is a text), and notes values that are not taken."""
+    for each in arguments:
+        name, sign, text = each.partition("=")
+        if sign and name in keys.entries and keys.entries[name].where == COMMAND_LINE and not has_shell(text):
+            with suppress(RecipeError):
+                value = mapping_of(f"value: {text}", each)["value"]
+                keys.entries[name] = replace(keys.entries[name], value=value)
+    refuse_values(keys)
 
 
 def _started(facts: TrainerFacts, found: RecipeSource, options: RecipeOptions, keys: KeyReader) -> TrainerFacts:

@@ -42,13 +42,15 @@ def refuse_values(keys: KeyReader) -> None:
         outer = RULES.exact(name)
         if outer and (outer.value != "any" or outer.default is not None or outer.stands_alone or outer.is_true):
             keys.wrong(f"{name}: found a section. Write a single value")
-    if "eval_strategy" in keys.entries and keys.entries["eval_strategy"].value not in _STRATEGIES:
-        keys.refuse("eval_strategy", f"Write {', '.join(_STRATEGIES[1:])}, or no in quotes (YAML reads it as false)")
+    for name in ("eval_strategy", "save_strategy", "logging_strategy"):
+        more = ("best",) if name == "save_strategy" else ()
+        if name in keys.entries and keys.entries[name].value not in (*_STRATEGIES, *more):
+            keys.refuse(name, f"Write {', '.join(_STRATEGIES[1:])}, or no in quotes (YAML reads it as false)")
 
 
 def refuse_together(keys: KeyReader) -> None:
     """Notes what is missing, and keys that LLaMA-Factory refuses beside others."""
-    if keys.peek("do_train") is not True:
+    if str(keys.peek("do_train")).lower() not in TRUE_TEXTS:
         keys.refuse("do_train", "Without it LLaMA-Factory trains nothing: write true")
     for name in ("model_name_or_path", "dataset"):
         if not keys.has(name):
@@ -73,8 +75,18 @@ def _of_data(keys: KeyReader) -> Iterator[Case]:
     yield masks and keys.peek("train_on_prompt"), "mask_history", "beside train_on_prompt: remove one"
     mixes = keys.has("interleave_probs") and keys.peek("mix_strategy", "concat") == "concat"
     yield mixes, "interleave_probs", "with mix_strategy concat: write interleave_under or interleave_over"
+    counts = {name: len(_names(keys.peek(name))) for name in ("dataset", "eval_dataset") if keys.has(name)}
+    each = len(_names(keys.peek("interleave_probs"))) if keys.has("interleave_probs") else None
+    for name, count in counts.items():
+        uneven = each is not None and each != count
+        yield uneven, "interleave_probs", f"with {count} names in {name}: write a number for each"
     for name in _OF_SFT if stage != "sft" else ():
         yield keys.peek(name), name, f"in stage {stage}: remove it"
+
+
+def _names(said: object) -> list[object]:
+    """What a text with commas, or a list, names (split_arg)."""
+    return list(said) if isinstance(said, list) else str(said).split(",")
 
 
 def _of_tuning(keys: KeyReader) -> Iterator[Case]:

@@ -23,15 +23,16 @@ RECIPES = {
     "ppo_full_finetune_single_device": "ppo",
 }
 """every recipe that trains, and its method"""
-TP_RECIPE, PPO, MULTI = (
+TP_RECIPE, FULL_DPO, PPO, MULTI = (
     "full_finetune_distributed",
+    "full_dpo_distributed",
     "ppo_full_finetune_single_device",
     "dev/lora_finetune_distributed_multi_dataset",
 )
 _DPO_LORA = ("lora_dpo_single_device", "lora_dpo_distributed")
 _KD = ("knowledge_distillation_single_device", "knowledge_distillation_distributed")
 _QAT, _EARLY = "qat_distributed", "dev/early_exit_finetune_distributed"
-BACKWARD = ("full_finetune_single_device", TP_RECIPE, "full_dpo_distributed", _QAT, _EARLY, PPO)
+BACKWARD = ("full_finetune_single_device", TP_RECIPE, FULL_DPO, _QAT, _EARLY, PPO)
 """recipes that read optimizer_in_bwd"""
 UNREAD = {
     "clip_grad_norm": (*_DPO_LORA, "knowledge_distillation_distributed", PPO),
@@ -62,7 +63,7 @@ def needed_by(recipe: str) -> tuple[str, ...]:
         names += _OF_LORA
     if recipe == "lora_dpo_single_device":
         names = names.replace("lr_scheduler._component_", "")
-    if recipe == "full_dpo_distributed":
+    if recipe == FULL_DPO:
         names += "lr_scheduler._component_ ref_checkpointer._component_ "
     if recipe in {"full_finetune_single_device", "lora_finetune_single_device", "lora_dpo_single_device", _KD[0]}:
         names += "compile "
