@@ -23,6 +23,7 @@ from planner.recipes.trainer.batching import Limit, TrainerFacts
 from planner.recipes.trainer.launcher import is_alone, is_launched, launch_of
 from planner.recipes.trainer.recipe import leave_unresolved, read_truths, recipe_of
 from planner.recipes.trainer.sizes import expand
+from planner.recipes.trainer.writing import kept
 
 _VARIABLES = {"mlflow_tracking_uri": "MLFLOW_TRACKING_URI", "mlflow_experiment_name": "MLFLOW_EXPERIMENT_NAME",
               "wandb_mode": "WANDB_MODE"}  # fmt: skip
@@ -71,8 +72,11 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     if isinstance(facts := recipe.foreign, TrainerFacts):
         recipe = replace(recipe, foreign=_with_start(facts, started, keys))
     keys.raise_mistakes()
-    return replace(recipe, script=found.command.script if found.command else "", arguments=started.overrides,
-                   config=started.config, environment=variables_of(options.env))  # fmt: skip
+    return replace(
+        recipe, script=found.command.script if found.command else "", config=started.config,
+        arguments=(*started.overrides, *found.user_arguments),
+        environment={**variables_of(options.env), **kept(found.command)},
+    )  # fmt: skip
 
 
 def _set_apart(entries: Mapping[str, Entry]) -> dict[str, Entry]:

@@ -23,6 +23,7 @@ from planner.recipes.trainer.batching import Limit, TrainerFacts
 from planner.recipes.trainer.launcher import is_alone, launch_of
 from planner.recipes.trainer.recipe import leave_unresolved, read_truths, recipe_of
 from planner.recipes.trainer.sizes import expand
+from planner.recipes.trainer.writing import kept
 
 _TRUE = ("true", "y", "1")
 # Variables that choose another trainer, with other keys and another batch.
@@ -84,7 +85,7 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
         script=command.script if command else "",
         arguments=tuple(arguments),
         config=config,
-        environment=variables_of(options.env),
+        environment={**variables_of(options.env), **kept(command)},
     )
 
 

@@ -16,6 +16,7 @@ from planner.recipes.trainer.accelerate import LaunchSettings, read_launch
 from planner.recipes.trainer.launcher import is_alone, launch_of
 from planner.recipes.trainer.reading import opened
 from planner.recipes.trainer.recipe import recipe_of
+from planner.recipes.trainer.writing import kept
 
 _ONE = LaunchSettings(num_processes=1, source="a command without NPROC_PER_NODE")
 _MOST_DIGITS = 5
@@ -52,7 +53,7 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
         script=command.script if command else "",
         arguments=tuple(arguments),
         config=config,
-        environment=variables_of(options.env),
+        environment={**variables_of(options.env), **kept(command)},
     )
 
 
