@@ -120,8 +120,6 @@ SWIFT = {"model": "org/m", "tuner_type": "full", "dataset": "rows.jsonl", "max_l
     {"rlhf_type": "kto", "gradient_accumulation_steps": 3},
     {"packing": True, "attn_impl": "flash_attn", "gradient_accumulation_steps": 2},
     {"deepspeed": "zero3", "gradient_accumulation_steps": 2},
-    {"accelerator_config": {"split_batches": True}, "per_device_train_batch_size": 48,
-     "gradient_accumulation_steps": 2},  # its own data loader does not split
 ])  # fmt: skip
 def test_swift_trains_the_batch_that_planner_wrote(keys, tmp_path, monkeypatch):
     """m x A x GPUs of the written numbers, because the command leaves nothing to its defaults."""
@@ -164,6 +162,7 @@ def at(system, keys, gpus, *arguments, tuned=4):
     ("axolotl", {"strict": True, "gradient_accumulation_steps": 1, "micro_batch_size": 8}, 3, "equal"),
     ("axolotl", {"use_ray": True, "ray_num_workers": 4}, 2, "Ray starts that many workers: 4"),
     ("axolotl", {"rl": "grpo", "trl": {"num_generations": 8}, "gradient_accumulation_steps": 64}, 16, "wants 8 x 16"),
+    ("swift", {"accelerator_config": {"split_batches": True}, "per_device_train_batch_size": 8}, 2, "remove it"),
     ("swift", {"sequence_parallel_size": 2}, 4, "share the rows"),
     ("llamafactory", {"use_galore": True, "galore_layerwise": True, "gradient_accumulation_steps": 1}, 1, "layer-wise"),
     ("llamafactory", {"accelerator_config": {"gradient_accumulation_kwargs": {"num_steps": 4}},

@@ -6,9 +6,17 @@ from planner.recipes.recipe import Recipe, Rewrite
 from planner.recipes.rendering import Rendering
 from planner.recipes.system import BatchSplit
 from planner.recipes.trainer import writing
+from planner.recipes.trainer.batching import TrainerFacts
 from planner.recipes.trainer.keys import MICRO, STEPS
 
 _COMMANDS = ("sft", "pt", "rlhf")
+
+
+def why_not(recipe: Recipe, gpus: int) -> str:
+    """Why planner writes no split of the recipe's batch at a count, with what to do. Empty if it may write one."""
+    if isinstance(recipe.foreign, TrainerFacts) and recipe.foreign.splits_batches:
+        return "planner writes no sizes beside split_batches of accelerator_config, so remove it from the recipe"
+    return writing.why_not(recipe, gpus)
 
 
 def render_command(rendering: Rendering) -> None:
