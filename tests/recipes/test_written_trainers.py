@@ -13,7 +13,9 @@ import pytest
 import yaml
 
 from planner.errors import NoExactSplit, RecipeError
-from planner.recipes import RecipeOptions, read_recipe, rewrite
+from planner.recipes import RecipeOptions, job_of, read_recipe, rewrite
+from planner.recipes.drafting import plain
+from planner.recipes.rendering import leaves
 
 COUNTS = range(1, 17)
 AXOLOTL = [row for row in axolotl_rows.rows() if "?" not in row.expected.values()]
@@ -223,3 +225,80 @@ def test_the_recipes_accelerate_file_stays(tmp_path, monkeypatch):
         "axolotl train recipe.yaml --micro-batch-size 2 --gradient-accumulation-steps 8 "
         "-- --config_file fsdp.yaml --num_processes 2"
     )
+
+
+# -- jobs
+
+JOB = {
+    "name": "n",
+    "model": {"kind": "hf", "path": "org/m", "context": 2048},
+    "data": {"kind": "chat", "path": "rows.jsonl"},
+    "objective": "sft",
+    "batch": {"global": 64, "max_micro": 8},
+    "train": {"epochs": 2, "seed": 7, "optimizer": {"kind": "adamw", "lr": 3e-5, "betas": [0.8, 0.95], "eps": 1e-7},
+              "schedule": {"kind": "cosine", "warmup": "10%"}, "precision": "bf16"},
+    "workers": {"min": 1, "max": 16, "gpus": 1},
+}  # fmt: skip
+LORA = {"rank": 8, "alpha": 24, "dropout": 0.1}
+PAIRS = {"data": {"kind": "pairs", "path": "rows.jsonl"}}
+CHANGES = {
+    "sft": {},
+    "loss on all": {"data": {"loss_on": "all"}, "train": {"activation_checkpointing": True}},
+    "packing": {"data": {"packing": True}},
+    "lora": {"model": {"lora": LORA, "revision": "abc", "attention": "eager"}},
+    "qlora": {"model": {"lora": {**LORA, "targets": ["q_proj", "v_proj"]}, "frozen": "nf4"}},
+    "half alpha": {"model": {"lora": {**LORA, "alpha": 2.5}}},
+    "steps": {"train": {"steps": 30, "epochs": None, "clip_norm": None,
+                        "schedule": {"kind": "linear", "warmup": "5 steps"}}},
+    "one step": {"train": {"schedule": {"kind": "constant", "warmup": "1 steps"}, "clip_norm": 0.3}},
+    "floor": {"train": {"schedule": {"kind": "cosine", "warmup": "0 steps", "final_fraction": 0.1}}},
+    "linear floor": {"train": {"schedule": {"kind": "linear", "warmup": "64 examples", "final_fraction": 0.1}}},
+    "decay": {"train": {"optimizer": {"kind": "adamw", "lr": 1e-4, "weight_decay": 0.05}}},
+    "rmsprop": {"train": {"optimizer": {"kind": "rmsprop", "lr": 5e-7}}},
+    "fp32": {"train": {"precision": "fp32", "kernels": "own"}},
+    "dpo": {**PAIRS, "objective": {"kind": "dpo", "beta": 0.3, "label_smoothing": 0.1}},
+    "dpo cached": {**PAIRS, "objective": {"kind": "dpo", "beta": 0.1, "reference": "cached"}},
+    "ipo": {**PAIRS, "objective": {"kind": "ipo", "beta": 0.2, "log_probs": "mean"}},
+    "ipo sum": {**PAIRS, "objective": {"kind": "ipo", "beta": 0.2, "log_probs": "sum"}},
+    "simpo": {**PAIRS, "objective": {"kind": "simpo", "beta": 2.5, "gamma_beta_ratio": 0.4}},
+    "kto": {"data": {"kind": "feedback", "path": "rows.jsonl"},
+            "objective": {"kind": "kto", "beta": 0.1, "desirable_weight": 1.5, "undesirable_weight": 0.5}},
+    "samples": {"objective": {"kind": "sft", "mean_over": "samples"}},
+    "wandb": {"tracking": {"kind": "wandb", "project": "p"}},
+}  # fmt: skip
+NOT_COMPARED = re.compile(r"name|data\.(path|bad_rows|tokenize)|batch\.|workers|checkpoint|eval|"
+                          r"train\.(kernels|non_finite)|model\.(kind|weights|chat_template)")  # fmt: skip
+
+
+EQUAL = {("0 steps", "0%"), ("64 examples", "1 step"), ("auto", "sdpa"), ("auto", "flash_attention_2")}
+
+
+def merged(base, change):
+    both = {**base, **change}
+    for name, its in change.items():
+        if isinstance(its, dict) and isinstance(base.get(name), dict) and its.get("kind", base[name].get("kind")) == (
+            base[name].get("kind")
+        ):  # fmt: skip
+            both[name] = merged(base[name], its)
+    return {name: its for name, its in both.items() if its is not None or name == "clip_norm"}
+
+
+@pytest.mark.parametrize("target", ["axolotl", "llamafactory", "swift"])
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_job_is_the_same_job_when_read_again_but_for_what_is_listed(name, target, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text(json.dumps(merged(JOB, CHANGES[name])))
+    found = read_recipe("job.yaml")
+    made = rewrite(found, target, 4)
+    if made.file:
+        Path("axolotl.yaml").write_text(made.file)
+    again = read_recipe(made.command, (), RecipeOptions(method=None))
+    assert (again.gpus, again.global_batch) == (4, 64)
+    assert again.foreign.outcome(4).verdict == "exact"
+    before, after = (dict(leaves(job_of(each)[0])) for each in (found, again))
+    unsaid = "\n".join(map(str, made.unsaid))
+    for key, value in before.items():
+        if not NOT_COMPARED.match(key) and after.get(key) != value and (value, after.get(key)) not in EQUAL:
+            assert f"{key} {plain(value)}" in unsaid, (key, value, after.get(key), made.command, made.file)
+    for key in after.keys() - before.keys():
+        assert NOT_COMPARED.match(key), (key, after[key], made.command, made.file)

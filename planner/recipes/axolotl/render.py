@@ -6,6 +6,7 @@ from typing import Any
 
 from planner.base.disk import is_file
 from planner.errors import NoExactSplit
+from planner.job import HfModel
 from planner.recipes.axolotl.keys import RULES
 from planner.recipes.config_reader import mapping_of, text_of
 from planner.recipes.recipe import Recipe, Rewrite
@@ -14,6 +15,7 @@ from planner.recipes.scalars import FALSE_TEXTS
 from planner.recipes.system import BatchSplit
 from planner.recipes.trainer import writing
 from planner.recipes.trainer.batching import TrainerFacts
+from planner.recipes.trainer.job_writing import Words, adapters, attention, loss, rows, write_common
 
 _SIZES = ("micro_batch_size", "gradient_accumulation_steps")
 
@@ -47,9 +49,52 @@ def _tree(recipe: Recipe) -> Mapping[str, Any]:
     return mapping_of(text_of(path), path) if is_file(path) else {}
 
 
+_FILE = "axolotl.yaml"
+_LOSSES: dict[str, dict[str, Any]] = {
+    "sft": {},
+    "dpo": {"rl": "dpo"},
+    "ipo": {"rl": "ipo"},
+    "simpo": {"rl": "simpo", "cpo_alpha": 0},
+    "kto": {"rl": "kto", "remove_unused_columns": False},
+}
+_NAMES = {
+    "beta": "rl_beta",
+    "label_smoothing": "dpo_label_smoothing",
+    "desirable_weight": "kto_desirable_weight",
+    "undesirable_weight": "kto_undesirable_weight",
+}
+
+
 def render_command(rendering: Rendering) -> None:
-    """Lists all values of a job: planner writes the batch alone."""
-    rendering.leave("model data objective train eval tracking", f"{writing.YOUR_CONFIG} must set it")
+    """Write the job's values as axolotl's YAML."""
+    words = Words(
+        rendering=rendering, rules=RULES, title="axolotl", names=_NAMES, in_file=True,
+        longer="axolotl leaves them out, planner cuts them",
+    )  # fmt: skip
+    model, train, kind = rendering.job.model, rendering.job.train, rendering.job.objective.kind
+    form = "chat_template" if kind == "sft" else "TYPE"
+    words.put("", {"datasets": [{"path": "DATA", "type": form}]})
+    if form == "TYPE":
+        rendering.remark("datasets: write for TYPE how axolotl reads your rows")
+    loss(words, _LOSSES)
+    rows(words, {"train_on_inputs": True}, {"sample_packing": True})
+    if attention_name := attention(words, packs=True):
+        words.put("model.attention", {"attn_implementation": attention_name})
+    lora = model.lora if isinstance(model, HfModel) else None
+    nf4 = isinstance(model, HfModel) and model.frozen == "nf4"
+    targets: dict[str, Any] = {"lora_target_linear": True}
+    if lora and lora.targets:
+        targets = {"lora_target_modules": list(lora.targets)}
+    adapters(words, {"adapter": "qlora" if nf4 else "lora"}, targets, {"load_in_4bit": True})
+    if lora is None:
+        rendering.remark("train.precision: axolotl trains weights in bf16 if bf16 is true, planner in fp32")
+    elif nf4:
+        rendering.remark("model.frozen nf4: axolotl quantizes the scales, too")
+    if kind == "sft":
+        rendering.remark("objective sft: axolotl averages the means of micro-batches, planner averages over all tokens")
+    checkpointing = bool(train.activation_checkpointing)
+    words.put("train.activation_checkpointing", {"gradient_checkpointing": checkpointing})
+    write_common(words)
 
 
 def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
@@ -59,9 +104,10 @@ def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
     options = [f"--micro-batch-size {micro}", *([] if steps is None else [f"--gradient-accumulation-steps {steps}"])]
     launcher = writing.launcher_options(split)
     how = f"-- {launcher}" if launcher else f"--launcher torchrun -- --nproc_per_node {split.gpus}"
-    config = (recipe.config or recipe.source) if split.is_own else writing.YOUR_CONFIG
+    config = (recipe.config or recipe.source) if split.is_own else _FILE if split.file else writing.YOUR_CONFIG
     words = [f"{split.assignments}axolotl train {config}", *_dashed(arguments), *options, how]
-    return Rewrite(command=" ".join(words), file=split.file, notes=writing.notes(split))
+    notes = (f"write the lines below the command into {_FILE}",) if split.file else writing.notes(split)
+    return Rewrite(command=" ".join(words), file=split.file, notes=notes)
 
 
 def _name(argument: str) -> str:

@@ -3,17 +3,50 @@
 from collections.abc import Sequence
 
 from planner.errors import NoExactSplit
+from planner.job import HfModel
+from planner.recipes.llamafactory.keys import RULES
 from planner.recipes.recipe import Rewrite
 from planner.recipes.rendering import Rendering
 from planner.recipes.system import BatchSplit
 from planner.recipes.trainer import writing
 from planner.recipes.trainer.batching import Limit, TrainerFacts
+from planner.recipes.trainer.job_writing import Words, adapters, attention, loss, rows, write_common
 from planner.recipes.trainer.keys import MICRO, STEPS
+
+_LOSSES: dict[str, dict[str, str]] = {
+    "sft": {"stage": "sft"},
+    "dpo": {"stage": "dpo", "pref_loss": "sigmoid"},
+    "ipo": {"stage": "dpo", "pref_loss": "ipo"},
+    "simpo": {"stage": "dpo", "pref_loss": "simpo"},
+    "kto": {"stage": "kto"},
+}
+_ATTENTION = {"eager": "disabled", "flash_attention_2": "fa2"}
 
 
 def render_command(rendering: Rendering) -> None:
-    """Lists all values of a job: planner writes the batch alone."""
-    rendering.leave("model data objective train eval tracking", f"{writing.YOUR_CONFIG} must set it")
+    """Write the job's values as options of `llamafactory-cli train`."""
+    words = Words(
+        rendering=rendering, rules=RULES, title="LLaMA-Factory",
+        longer="LLaMA-Factory cuts each turn's prompt and answer, planner the end",
+    )  # fmt: skip
+    model, train = rendering.job.model, rendering.job.train
+    words.put("", {"do_train": True, "dataset": "DATA"})
+    loss(words, _LOSSES)
+    rows(words, {"train_on_prompt": True}, {"neat_packing": True})
+    if attention_name := attention(words):
+        words.put("model.attention", {"flash_attn": _ATTENTION.get(attention_name, attention_name)})
+    lora = model.lora if isinstance(model, HfModel) else None
+    targets = ",".join(lora.targets) if lora and lora.targets else "all"
+    frozen = {"quantization_bit": 4, "double_quantization": False}
+    adapters(words, {"finetuning_type": "lora"}, {"lora_target_modules": targets}, frozen)
+    if lora is None:
+        words.put("", {"finetuning_type": "full"})
+    off = not train.activation_checkpointing
+    words.put("train.activation_checkpointing", {"disable_gradient_checkpointing": off})
+    words.put("train.kernels", {"enable_liger_kernel": True} if train.kernels == "liger" else {})
+    if train.precision == "fp32":
+        words.put("train.precision", {"bf16": False})
+    write_common(words)
 
 
 def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:

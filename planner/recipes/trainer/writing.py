@@ -81,7 +81,7 @@ def launcher_options(split: BatchSplit) -> str:
 
 
 def notes(split: BatchSplit) -> tuple[str, ...]:
-    """What the user must change or check in files that the command reads."""
+    """What the user must change or check in files that the command of the recipe's own system reads."""
     recipe, facts = split.recipe, split.recipe.foreign
     if not split.is_own or not isinstance(facts, TrainerFacts):
         return ()
