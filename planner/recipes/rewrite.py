@@ -44,6 +44,8 @@ def rewrite(recipe: Recipe, target: str, gpus: int) -> Rewrite:
             f"{system.title} does not train {job.objective.kind} (it trains {', '.join(system.methods)}). "
             "Use another --to, or train the job with `planner run`"
         )
+    if job is None and system.why_not and (text := system.why_not(recipe, gpus)):
+        raise NoExactSplit(f"{system.title} cannot train a batch of {recipe.global_batch} on {gpus} GPUs: {text}")
     split = _split(recipe, system, gpus)
     if job is None:
         split = replace(split, environment=recipe.environment)
@@ -118,7 +120,7 @@ def _quoted(argument: str) -> str:
 
 
 def _split(recipe: Recipe, system: System, gpus: int) -> BatchSplit:
-    accumulation = _accumulation(recipe, gpus)
+    accumulation = _accumulation(recipe, gpus, system)
     if accumulation is None:
         raise NoExactSplit(_refusal(recipe, system, gpus))
     return BatchSplit(
@@ -130,8 +132,9 @@ def _split(recipe: Recipe, system: System, gpus: int) -> BatchSplit:
     )
 
 
-def _accumulation(recipe: Recipe, gpus: int) -> int | None:
-    least = 2 if recipe.method.startswith("kto") else 1
+def _accumulation(recipe: Recipe, gpus: int, system: System) -> int | None:
+    takes_one = recipe.micro == 1 and _is_its_own(recipe, system)
+    least = 2 if recipe.method.startswith("kto") and not takes_one else 1
     kept = recipe.accumulation
     share = recipe.global_batch // gpus
     if recipe.micro is None and not recipe.global_batch % (gpus * kept) and share // kept >= least:
@@ -145,7 +148,7 @@ def _accumulation(recipe: Recipe, gpus: int) -> int | None:
 
 def _refusal(recipe: Recipe, system: System, gpus: int) -> str:
     batch = recipe.global_batch
-    below, above = nearest_counts(gpus, lambda count: _accumulation(recipe, count) is not None, batch)
+    below, above = nearest_counts(gpus, lambda count: _accumulation(recipe, count, system) is not None, batch)
     run = f"train it exactly with `planner run {recipe.source}`"
     if recipe.foreign:
         run = "convert the recipe without --to and train the job exactly with `planner run`"

@@ -81,6 +81,8 @@ class System:
     """the command or file for a split, with the arguments that `render_command` wrote or the recipe's own"""
     render_command: Callable[[Rendering], None] | None = None
     """writes all of a job but its batch in the system's options. None if planner writes only the batch"""
+    why_not: Callable[[Recipe, int], str] | None = None
+    """why a recipe of the system has no split at a GPU count, with what to do. Empty if it may have one"""
     rules: Rules = NO_RULES
     """a row for each of its keys"""
     versions: str = ""

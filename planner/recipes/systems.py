@@ -35,10 +35,14 @@ WRITTEN = (
     deepspeed.SYSTEM,
     torchtitan.SYSTEM,
     torchtune.SYSTEM,
+    axolotl.SYSTEM,
+    llamafactory.SYSTEM,
+    swift.SYSTEM,
 )
 """systems for which planner writes a batch, in the order of listings"""
 KNOWN = {system.name: system for system in (job_system.SYSTEM, *READ, *WRITTEN)}
-_MAKES = {"detect": object, "read": Recipe, "near_miss": str, "render": Rewrite, "render_command": object}
+_MAKES = {"detect": object, "read": Recipe, "near_miss": str, "render": Rewrite, "render_command": object,
+          "why_not": str}  # fmt: skip
 """the types that a system's functions must return. `detect` and `render_command` may return anything"""
 TARGETS = tuple(system.name for system in WRITTEN)
 _LISTED = tuple(system for system in READ if system.listed)

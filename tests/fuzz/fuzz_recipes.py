@@ -133,7 +133,14 @@ def judged(case: Case, file: Path, recipe: str) -> dict[int, int | str]:
             theirs[gpus] = "-"
         except pool.unfixed:
             theirs[gpus] = "?"
-        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, OSError):  # a value of a wrong type
+        except (
+            LookupError,
+            TypeError,
+            ValueError,
+            ArithmeticError,
+            AttributeError,
+            OSError,
+        ):  # a value of a wrong type
             theirs[gpus] = "!"
     return theirs
 

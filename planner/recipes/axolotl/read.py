@@ -70,7 +70,7 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     recipe = recipe_of(keys, options, trained, DIALECT, launch)
     if isinstance(facts := recipe.foreign, TrainerFacts):
         recipe = replace(recipe, foreign=_with_start(facts, how, keys))
-    return started(recipe, keys, found, options, how.config, how.overrides)
+    return started(recipe, keys, found, options, how.config, (*how.overrides, *found.user_arguments))
 
 
 def _set_apart(entries: Mapping[str, Entry]) -> dict[str, Entry]:

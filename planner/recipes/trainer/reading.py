@@ -1,8 +1,10 @@
 """Opens the keys of a recipe of a system on transformers' Trainer, and reads what starts its processes."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from planner.recipes.command import Command
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.engine import refuse_unknown, rename
 from planner.recipes.entries import KeyReader, flat
@@ -14,6 +16,13 @@ from planner.recipes.trackers import variables_of
 from planner.recipes.trainer.dialect import Dialect
 from planner.recipes.trainer.recipe import leave_unresolved, read_truths
 from planner.recipes.trainer.sizes import expand
+
+# Variables that a command of planner's sets itself, or that say where another one ran.
+_OF_LAUNCHERS = re.compile(
+    r"NPROC_PER_NODE|NNODES|NODE_RANK|FORCE_TORCHRUN|USE_RAY|MASTER_(ADDR|PORT)|RDZV_ID|M(AX|IN)_NNODES|"
+    r"CUDA_VISIBLE_DEVICES|(LOCAL_)?(RANK|WORLD_SIZE)|PATH|PYTHONPATH|HOME"
+)
+_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|API_?KEY", re.IGNORECASE)
 
 
 def opened(
@@ -78,5 +87,14 @@ def started(
     """
     keys.raise_mistakes()
     script = found.command.script if found.command else ""
-    variables = variables_of(options.env)
+    variables = {**variables_of(options.env), **kept(found.command)}
     return replace(recipe, script=script, arguments=tuple(arguments), config=config, environment=variables)
+
+
+def kept(command: Command | None) -> dict[str, str]:
+    """The variables of a recipe's command that a command for another count keeps: no launcher's, and no secrets."""
+    return {
+        name: value
+        for name, value in (command.environment if command else {}).items()
+        if not _OF_LAUNCHERS.fullmatch(name) and not _SECRET.search(name)
+    }

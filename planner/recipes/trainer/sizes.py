@@ -16,7 +16,7 @@ from planner.recipes.trainer.accelerate import DeepSpeedSizes, LaunchSettings, s
 from planner.recipes.trainer.keys import CLOSED, MICRO, SECTIONS, STEPS, effect_of, section_of
 
 # Fields of TrainingArguments and TRL's configurations whose text is a JSON object.
-_OBJECTS = ("accelerator_config", "fsdp_config", "deepspeed", "model_init_kwargs")
+_OBJECTS = ("accelerator_config", "fsdp_config", "deepspeed", "model_init_kwargs", "lr_scheduler_kwargs")
 # Those whose text may also be the path of a JSON file.
 _FILES = ("accelerator_config", "deepspeed")
 _KWARGS = "accelerator_config.gradient_accumulation_kwargs"

@@ -1,0 +1,76 @@
+"""Writes a batch for systems on transformers' Trainer: its sizes, its launcher, and why some recipes have no split."""
+
+from planner.errors import NoExactSplit
+from planner.recipes.recipe import Recipe
+from planner.recipes.system import BatchSplit
+from planner.recipes.trainer.accelerate import launch_notes, local_file, read_launch
+from planner.recipes.trainer.batching import TrainerFacts
+
+YOUR_CONFIG = "YOUR_CONFIG.yaml"
+
+
+def why_not(recipe: Recipe, gpus: int) -> str:
+    """Why no split of the recipe's batch is one of its system's at a count, with what to do. Empty if one may be."""
+    facts = recipe.foreign
+    assert isinstance(facts, TrainerFacts)
+    sharing = max(facts.sharing, getattr(facts, "sequence", 1))
+    keep = "Keep the recipe's own command and count, or convert the recipe without --to and use `planner run`"
+    if sharing > 1:
+        text = f"{sharing} GPUs share the rows of a micro-batch in this recipe, and planner writes only"
+        return f"{text} GPUs x micro-batch x accumulation steps. {keep}"
+    if facts.mesh not in {None, gpus}:
+        return (
+            f"the recipe's parallel sizes are for {facts.mesh} processes, and --at is {gpus}. Write sizes for {gpus} "
+            f"in the recipe (--gpus then is the count that its batch is of), or --at {facts.mesh}"
+        )
+    if facts.workers is not None and facts.workers != gpus:
+        how = "Ray starts that many workers" if facts.limits and "Ray" in facts.limits[-1].text else "Python starts it"
+        return (
+            f"{how}: {facts.workers} whatever the number of GPUs. Give the recipe's file and --gpus {facts.workers} "
+            "instead of its command" + (", without use_ray" if "Ray" in how else "")
+        )
+    return ""
+
+
+def sizes(split: BatchSplit) -> tuple[int, int | None]:
+    """The micro-batch and the accumulation steps as the recipe's keys take them. None if accelerator_config has them.
+
+    Raises:
+        NoExactSplit: accelerator_config has another number of steps.
+    """
+    facts = split.recipe.foreign
+    if not split.is_own or not isinstance(facts, TrainerFacts):
+        return split.micro, split.accumulation
+    micro = split.micro * split.gpus if facts.splits_batches else split.micro
+    if not facts.num_steps:
+        return micro, split.accumulation
+    if split.accumulation != facts.accumulation:
+        raise NoExactSplit(
+            f"num_steps in accelerator_config is {facts.accumulation}, and {split.arithmetic} needs "
+            f"{split.accumulation}. Remove num_steps from the recipe, and write gradient_accumulation_steps"
+        )
+    return micro, None
+
+
+def launcher_options(split: BatchSplit) -> str:
+    """The options of `accelerate launch` with the recipe's accelerate file, empty if it has none."""
+    recipe = split.recipe
+    if not split.is_own or not recipe.launch_file:
+        return ""
+    path = local_file(recipe)
+    multi = "--multi_gpu " if path and split.gpus > 1 and read_launch(path).kind == "NO" else ""
+    return f"{multi}--config_file {recipe.launch_file} --num_processes {split.gpus}"
+
+
+def notes(split: BatchSplit) -> tuple[str, ...]:
+    """What the user must change or check in files that the command of the recipe's own system reads."""
+    recipe, facts = split.recipe, split.recipe.foreign
+    if not split.is_own or not isinstance(facts, TrainerFacts):
+        return ()
+    made = facts.deepspeed.notes(split.gpus, split.micro, split.accumulation) if facts.deepspeed else []
+    made += [
+        f"planner did not read {name} (not on this machine): its batch sizes must be auto" for name in facts.unread
+    ]
+    if path := local_file(recipe):
+        made += launch_notes(path, split.gpus)
+    return tuple(made)
