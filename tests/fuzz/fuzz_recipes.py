@@ -36,7 +36,7 @@ from planner.errors import PlannerError
 from planner.recipes import CheckOptions, Recipe, RecipeOptions, job_of, read_recipe
 
 _ROOT = Path(__file__).parents[2]
-@@SIZES = range(1, 17)
+SIZES = range(1, 17)
 _SHOWN, _CLASSES = 8, 25
 # What planner says of a count that is written twice, or not at all. The case is then read with another option.
 _OF_COUNT = re.compile(r"GPU count|Leave one of them out|names no GPU count|Correct one")
