@@ -102,11 +102,13 @@ chaos: .venv/ready
 	$(BIN)/python tests/chaos/storm.py --minutes $(MINUTES) --seed $(SEED)
 
 # Odd files for every reader, for an hour. Fails if one was neither read nor refused in a sentence. Before that, BATCHES
-# commands of TRL, whose batch must be the Trainer's (ten minutes). bench/results/fuzz*.json keep the counts.
+# commands of TRL, whose batch must be the Trainer's (ten minutes), and recipes of axolotl, LLaMA-Factory and torchtune,
+# whose batch must be theirs (a third of MINUTES). bench/results/fuzz*.json keep the counts.
 BATCHES ?= 10000
 fuzz: MINUTES := $(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),60)
 fuzz: .venv/ready
 	$(BIN)/python tests/fuzz/fuzz_batches.py --cases $(BATCHES) --seed $(SEED) --results
+	$(BIN)/python tests/fuzz/fuzz_recipes.py --minutes $(shell awk 'BEGIN { print $(MINUTES) / 3 }') --seed $(SEED) --results
 	$(BIN)/python tests/fuzz/fuzz.py --minutes $(MINUTES) --seed $(SEED) --results
 	$(BIN)/python tests/fuzz/fuzz_shell_words.py --cases 10000 --seed $(SEED)
 

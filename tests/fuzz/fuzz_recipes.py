@@ -4,9 +4,10 @@
     python tests/fuzz/fuzz_recipes.py --seed 1 --system axolotl --case 17   one case again
 
 A case is a shipped example with changed, removed, added and wrongly typed keys, and a file alone or a command with
-overrides and a launcher, by dice of the seed, the system and the case's number. The judges are tests/recipes/*_judge.py.
-It fails if planner names another batch than theirs at 1 to 16 GPUs, a batch where they refuse, or shows a traceback.
-It counts refusals of recipes that the judge starts, by their first words: a judge does not know all that is refused.
+overrides and a launcher, by dice of the seed, the system and the case's number. The judges are
+tests/recipes/*_judge.py. It fails if planner names another batch than theirs at 1 to 16 GPUs, a batch
+where they refuse, or shows a traceback. It counts refusals of recipes that the judge starts, by their first words: a
+judge does not know all that is refused.
 """
 
 import argparse
@@ -24,23 +25,30 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-_ROOT = Path(__file__).parents[2]
-if __name__ == "__main__":
-    sys.path[:0] = [str(_ROOT / "tests/recipes"), str(_ROOT)]
-
 import yaml
-from fuzz_recipe_pools import ODD, POOLS, Start, write_deepspeed
 
 from planner.errors import PlannerError
 from planner.recipes import CheckOptions, Recipe, RecipeOptions, job_of, read_recipe
 
+_ROOT = Path(__file__).parents[2]
 SIZES = range(1, 17)
 _SHOWN, _CLASSES = 8, 25
 # What planner says of a count that is written twice, or not at all. The case is then read with another option.
 _OF_COUNT = re.compile(r"GPU count|Leave one of them out|names no GPU count|Correct one")
+
+
+@cache
+def pools() -> ModuleType:
+    """The table of pools, and the judges that it needs."""
+    sys.path.append(str(_ROOT / "tests/recipes"))
+    import fuzz_recipe_pools
+
+    return fuzz_recipe_pools
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +59,8 @@ class Case:
     recipe: str
     """torchtune's, else empty"""
     tree: dict[str, Any]
-    start: Start
+    start: Any
+    """a `Start`"""
     given: Mapping[str, Any]
     overrides: tuple[str, ...]
     """the words of `given`"""
@@ -73,13 +82,13 @@ class Found:
 
 def made(system: str, seed: int, number: int) -> Case:
     """The case of a number."""
-    dice, pool = random.Random(f"{seed} {system} {number}"), POOLS[system]
+    dice, pool = random.Random(f"{seed} {system} {number}"), pools().POOLS[system]
     recipe, example = dice.choice(pool.examples())
     tree = copy.deepcopy(example)
     for name in dice.sample(sorted(pool.values), dice.randint(0, 4)):
         _set(tree, name, dice.choice(pool.values[name]))
     if dice.random() < 0.25:
-        _set(tree, dice.choice([*pool.known, *pool.values, *tree]), dice.choice(ODD))
+        _set(tree, dice.choice([*pool.known, *pool.values, *tree]), dice.choice(pools().ODD))
     if dice.random() < 0.5:
         for name, value in pool.helps.items():
             _set(tree, name, value)
@@ -120,8 +129,8 @@ def _written(form: str, name: str, value: Any) -> list[str]:
 
 
 def judged(case: Case, file: Path, recipe: str) -> dict[int, int | str]:
-    """GPUs -> the batch: `-` where the system refuses it, `?` where none is fixed, `!` where the judge has no answer."""
-    pool, theirs = POOLS[case.system], dict[int, int | str]()
+    """GPUs -> the batch: `-` where the system refuses it, `?` where none is fixed, `!` where it does not know."""
+    pool, theirs = pools().POOLS[case.system], dict[int, int | str]()
     try:
         config = pool.merged(file, case.tree, case.overrides, case.given, case.start)
     except Exception:  # noqa: BLE001  OmegaConf has many
@@ -226,7 +235,7 @@ def cases(system: str, seed: int, folder: Path, *, count: int, until_s: float) -
     """Counts and reasons of refusals. The first failures are printed."""
     counts, reasons = Counter[str](), Counter[str]()
     first, before = dict[str, int](), Path.cwd()
-    os.chdir(POOLS[system].folder)
+    os.chdir(pools().POOLS[system].folder)
     try:
         for number in range(count):
             if time.monotonic() > until_s:
@@ -245,7 +254,7 @@ def cases(system: str, seed: int, folder: Path, *, count: int, until_s: float) -
 
 
 def _show(case: Case, folder: Path) -> None:
-    os.chdir(POOLS[case.system].folder)
+    os.chdir(pools().POOLS[case.system].folder)
     print(yaml.safe_dump(case.tree, sort_keys=False), case.command, sep="\n")
     found = tried(case, folder)
     print("judge:", judged(case, folder / "recipe.yaml", case.recipe) if case.is_judged else "not asked")
@@ -257,15 +266,15 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--system", choices=POOLS, action="append")
+    parser.add_argument("--system", choices=pools().POOLS, action="append")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="of all systems together")
     parser.add_argument("--cases", type=int, default=2**40, help="at most so many of each system")
     parser.add_argument("--case", type=int, help="this one alone")
     parser.add_argument("--results", action="store_true", help="write bench/results/fuzz_recipes.json")
     asked = parser.parse_args()
-    systems, rows = asked.system or list(POOLS), []
+    systems, rows = asked.system or list(pools().POOLS), []
     with tempfile.TemporaryDirectory(prefix="plf-") as place:
-        write_deepspeed(folder := Path(place))
+        pools().write_deepspeed(folder := Path(place))
         if asked.case is not None:
             _show(made(systems[0], asked.seed, asked.case), folder)
         for system in systems:

@@ -85,7 +85,11 @@ def _allowed(arguments: Sequence[str], tree: Mapping[str, Any]) -> list[str]:
     """The arguments that axolotl takes: with `strict: true` those of keys in the file."""
     if tree.get("strict") is not True:
         return list(arguments)
-    return [each for each in arguments if not each.startswith("--") or _name(each).partition(".")[0] in tree]
+    kept, takes = list[str](), True
+    for each in arguments:
+        takes = _name(each).partition(".")[0] in tree if each.startswith("--") else takes
+        kept += [each] if takes else []
+    return kept
 
 
 def _name(option: str) -> str:

@@ -45,6 +45,10 @@ _NEEDS = {
 }
 
 
+_NEVER_NULL = ("num_train_epochs", "output_dir", "max_length", "use_ray", "ray_num_workers", "resources_per_worker",
+               "quantize_moe_experts")  # fmt: skip
+
+
 def fsdp_version(keys: KeyReader) -> int:
     """2 with FSDP2, 1 with the older FSDP, 0 without either."""
     names = ("fsdp_version", "fsdp_config.fsdp_version", "fsdp_config.version")
@@ -124,7 +128,9 @@ def _method(keys: KeyReader) -> Iterator[Case]:
     yield liger, "dpo_use_liger_kernel", "Liger has no ipo"
     yield rl == "simpo" and keys.peek("warmup_ratio"), "warmup_ratio", "rl simpo takes warmup_steps alone"
     quantized = keys.peek("load_in_8bit") or keys.peek("load_in_4bit")
-    on_fsdp2 = rl in ("dpo", "kto", "orpo", "ipo") and fsdp_version(keys) == 2 and quantized
+    on_fsdp2 = (
+        rl in ("dpo", "kto", "orpo", "ipo") and 2 in (fsdp_version(keys), keys.peek("fsdp_version")) and quantized
+    )
     yield on_fsdp2, "fsdp_version", f"FSDP2 takes no quantized weights with rl {rl}"
 
 
@@ -139,7 +145,11 @@ def _groups(keys: KeyReader) -> Iterator[Case]:
 
 def _data(keys: KeyReader) -> Iterator[Case]:
     datasets, tokens = keys.peek("datasets"), keys.peek("tokens")
-    yield datasets is None and keys.peek("pretraining_dataset") is None, "datasets", "there is no data to train on"
+    streamed = keys.peek("pretraining_dataset")
+    yield datasets is None and streamed is None, "datasets", "there is no data to train on"
+    for name, its in (("datasets", datasets), ("pretraining_dataset", streamed)):
+        sections = its is None or (isinstance(its, list) and all(isinstance(each, dict) for each in its))
+        yield not sections, name, "it is no list of sections with a path"
     old = any(str(each.get("type")).startswith("sharegpt") for each in datasets_of(keys, "datasets"))
     yield old, "datasets", "type sharegpt was replaced by chat_template"
     several = keys.peek("streaming") and keys.peek("packing") and len(datasets or []) > 1
@@ -151,7 +161,7 @@ def _data(keys: KeyReader) -> Iterator[Case]:
     yield (tokens is not None and not isinstance(tokens, list)) or keys.has_below("tokens"), "tokens", "it is no list"
     bare = keys.peek("chat_template") == "jinja" and not keys.peek("chat_template_jinja")
     yield bare, "chat_template", "jinja needs chat_template_jinja"
-    for name in ("num_train_epochs", "output_dir"):
+    for name in _NEVER_NULL:
         yield name in keys.entries and keys.entries[name].value is None, keys.shown(name), "it is null"
     attention = keys.peek("attn_implementation")
     known = not attention or "/" in attention or attention in ATTENTION

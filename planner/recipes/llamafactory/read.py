@@ -78,7 +78,7 @@ def _check(keys: KeyReader, arguments: Sequence[str]) -> None:
         if sign and name in keys.entries and keys.entries[name].where == COMMAND_LINE and not has_shell(text):
             with suppress(RecipeError):
                 value = mapping_of(f"value: {text}", each)["value"]
-                keys.entries[name] = replace(keys.entries[name], value=value)
+                keys.entries = {**keys.entries, name: replace(keys.entries[name], value=value)}
     refuse_values(keys)
 
 

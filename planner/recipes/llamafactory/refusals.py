@@ -75,8 +75,8 @@ def _of_data(keys: KeyReader) -> Iterator[Case]:
     yield masks and keys.peek("train_on_prompt"), "mask_history", "beside train_on_prompt: remove one"
     mixes = keys.has("interleave_probs") and keys.peek("mix_strategy", "concat") == "concat"
     yield mixes, "interleave_probs", "with mix_strategy concat: write interleave_under or interleave_over"
-    counts = {name: len(_names(keys.peek(name))) for name in ("dataset", "eval_dataset") if keys.has(name)}
-    each = len(_names(keys.peek("interleave_probs"))) if keys.has("interleave_probs") else None
+    counts = {name: _count(keys.peek(name)) for name in ("dataset", "eval_dataset") if keys.has(name)}
+    each = _count(keys.peek("interleave_probs")) if keys.has("interleave_probs") else None
     for name, count in counts.items():
         uneven = each is not None and each != count
         yield uneven, "interleave_probs", f"with {count} names in {name}: write a number for each"
@@ -84,9 +84,9 @@ def _of_data(keys: KeyReader) -> Iterator[Case]:
         yield keys.peek(name), name, f"in stage {stage}: remove it"
 
 
-def _names(said: object) -> list[object]:
-    """What a text with commas, or a list, names (split_arg)."""
-    return list(said) if isinstance(said, list) else str(said).split(",")
+def _count(said: object) -> int:
+    """How many values a text with commas, or a list, has (split_arg)."""
+    return len(said if isinstance(said, list) else str(said).split(","))
 
 
 def _of_tuning(keys: KeyReader) -> Iterator[Case]:
