@@ -10,7 +10,7 @@ OF_FILE = {"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stag
 POOLS = {
     "per_device_train_batch_size": (1, 2, 3, 4, 8, 6, 16, 0, "2"),
     "gradient_accumulation_steps": (1, 2, 4, 3, 8, 0, "4"),
-    "sequence_parallel_size": (1, 2, 3, 4, 0),
+    "sequence_parallel_size": (1, 2, 3, 4),
     "deepspeed": (
         *("zero0", "zero1", "zero2", "zero3", "zero3_offload"),
         {**OF_FILE, "gradient_accumulation_steps": "auto", "train_batch_size": "auto"},
@@ -58,10 +58,25 @@ POOLS = {
     "callbacks": ("early_stop",),
 }
 """options and values of them"""
-OF_RLHF = ("num_generations", "num_generations_eval", "generation_batch_size", "steps_per_generation", "num_mini_batches")
+OF_RLHF = (
+    "num_generations",
+    "num_generations_eval",
+    "generation_batch_size",
+    "steps_per_generation",
+    "num_mini_batches",
+)
 OF_RLHF += ("whiten_rewards",)
 """options that `swift sft` and `swift pt` refuse: rare there"""
-UNTOUCHED = ("deepspeed", "fsdp", "accelerator_config", "use_ray", "callbacks", "cached_dataset", "val_dataset")
+UNTOUCHED = (
+    "deepspeed",
+    "fsdp",
+    "accelerator_config",
+    "use_ray",
+    "callbacks",
+    "cached_dataset",
+    "val_dataset",
+    "save_only_model",
+)
 COMMON = ("per_device_train_batch_size", "gradient_accumulation_steps", "sequence_parallel_size", "deepspeed")
 WRONG = (True, 0, -1, 2.5, "x", [], [1, 2], "1e1", None)
 """values for any option but the untouched"""
@@ -89,7 +104,7 @@ class Case:
 def case(rng):
     """A random recipe, by a `random.Random`."""
     verb = rng.choice(("sft", "sft", "pt", "rlhf", "rlhf"))
-    options = {"model": "org/model", "dataset": "rows.jsonl"}
+    options = {"model": "org/model", "dataset": "rows.jsonl", "max_length": 2048, "tuner_type": "lora"}
     if verb == "rlhf":
         options["rlhf_type"] = rng.choice(swift_judge.KINDS)
     if options.get("rlhf_type") == "grpo":
@@ -106,11 +121,12 @@ def case(rng):
         options[rng.choice(sorted(set(POOLS) - set(UNTOUCHED)))] = rng.choice(WRONG)
     if rng.random() < 0.03:
         options.pop(rng.choice(sorted(options)))
-    is_file = verb != "pt" and (verb == "rlhf") == ("rlhf_type" in options) and rng.random() < 0.5
+    is_file = verb == "rlhf" or (verb == "sft" and not options.keys() & {*OF_RLHF, "rlhf_type"})
+    is_file = is_file and rng.random() < 0.5
     return Case(verb=verb, options=options, tree=options if is_file else None, command=command_of(verb, options))
 
 
-def command_of(verb, options, launch="NPROC_PER_NODE=4"):
+def command_of(verb, options, launch="NPROC_PER_NODE=12"):
     """The command with those options. A launch is variables before `swift`, or a launcher."""
     starts = not launch or "=" in launch.split()[0]
     words = [f"{launch} swift {verb}".strip() if starts else f"{launch} swift/cli/{verb}.py"]
@@ -119,4 +135,3 @@ def command_of(verb, options, launch="NPROC_PER_NODE=4"):
         texts = (json.dumps(each) if isinstance(each, dict) else str(each) for each in values)
         words.append(" ".join((f"--{key}", *map(shlex.quote, texts))))
     return " \\\n    ".join(words) + "\n"
-

@@ -198,21 +198,24 @@ def _refuse(verb, kind, ask):
     # `_check_sequence_parallel` (arguments/rlhf_args.py)
     if ask.integer("sequence_parallel_size", 1) > 1 and kind not in {None, "grpo", "dpo"}:
         raise Refused(f"{kind} does not support sequence_parallel")
-    # `_init_fsdp` and `_check_fsdp2_compatibility` (arguments/sft_args.py)
+    _refuse_devices(ask)
+    if kind == "grpo":
+        _refuse_grpo(ask)
+
+
+def _refuse_devices(ask):
+    """`_init_fsdp`, `_check_fsdp2_compatibility` (sft_args.py), `_handle_hf_removed_args` (trainers/arguments.py)."""
     if fsdp := ask.text("fsdp"):
         if ask.text("deepspeed"):
             raise Refused("FSDP2 is not compatible with DeepSpeed")
         of_fsdp = {} if fsdp == "fsdp2" else ask.mapping("fsdp").get("fsdp_config", {})
         if ask.flag("save_only_model") and "SHARDED" in of_fsdp.get("state_dict_type", "SHARDED_STATE_DICT").upper():
             raise Refused("FSDP2 with SHARDED_STATE_DICT is not compatible with save_only_model")
-    # `_handle_hf_removed_args` (trainers/arguments.py)
     if ratio := ask.real("warmup_ratio", 0.0):
         if ask.real("warmup_steps", 0):
             raise Refused("`warmup_ratio` and `warmup_steps` cannot be set at the same time")
         if ratio >= 1:
             raise Refused("warmup_ratio must be less than 1")
-    if kind == "grpo":
-        _refuse_grpo(ask)
 
 
 def _refuse_data(verb, kind, ask):
@@ -321,13 +324,19 @@ def _generation(kind, ask, micro, accumulation, processes):
         raise Refused(f"generation_batch_size ({size}) must equal {of_all} * {steps}")
     if steps <= 0:
         raise Refused("steps_per_generation must be > 0")
-    if kind == "grpo" and (count < 1 or size % count):  # 0 divides by zero in `_get_train_sampler` (trl)
+    if kind == "grpo":
+        _refuse_groups(ask, count, size, processes)
+    return steps
+
+
+def _refuse_groups(ask, count, size, processes):
+    """The second part of `_init_generation_batch_params`. A count of 0 divides in `_get_train_sampler` (trl)."""
+    if count < 1 or size % count:
         raise Refused(f"generation_batch_size ({size}) must be evenly divisible by num_generations ({count})")
-    if kind == "grpo" and count > 1 and _evaluates(ask):
+    if count > 1 and _evaluates(ask):
         count = ask.integer("num_generations_eval") or count
         if (ask.integer("per_device_eval_batch_size", 1) * processes) % count:
             raise Refused(f"the global eval batch size must be evenly divisible by {count}")
-    return steps
 
 
 def _evaluates(ask):

@@ -37,7 +37,6 @@ import datasets
 import swift.arguments.base_args.base_args as base
 import swift.arguments.rlhf_args as rlhf_arguments
 import swift.arguments.sft_args as sft_arguments
-import swift.pipelines.train.kto as kto
 import torch
 import torch.distributed as dist
 import transformers.trainer as trainers
@@ -45,6 +44,7 @@ import transformers.training_args as hf_arguments
 from accelerate.utils.deepspeed import HfDeepSpeedConfig
 from swift.arguments import PretrainArguments, RLHFArguments, SftArguments
 from swift.cli.main import parse_yaml_args
+from swift.pipelines.train import kto
 from swift.rlhf_trainers.gkd_trainer import GKDTrainer
 from swift.rlhf_trainers.rollout_mixin import RolloutTrainerMixin
 from swift.sequence_parallel import sequence_parallel
@@ -104,7 +104,7 @@ def answer(verb, options, world, is_told=False):
     Path("options.json").write_text(json.dumps(options), encoding="utf-8")
     argv = ["options.json"]
     try:
-        with _processes(world), open(os.devnull, "w") as quiet, contextlib.redirect_stderr(quiet):
+        with _processes(world), Path(os.devnull).open("w") as quiet, contextlib.redirect_stderr(quiet):
             parse_yaml_args(argv)
             return str(_rows(verb, argv, world))
     except Unfixed:
@@ -125,7 +125,7 @@ def _processes(world):
         stack.enter_context(mock.patch.dict(os.environ, environment))
         put(base.ModelArguments, "__post_init__", _settle)
         for name in ("QuantizeArguments", "TemplateArguments"):
-            put(getattr(base, name), "__post_init__", lambda self: None)
+            put(getattr(base, name), "__post_init__", _nothing)
         for name in ("model_meta", "model_info", "model_suffix"):
             its = "model" if name == "model_suffix" else gone
             put(SftArguments, name, its, create=True)
@@ -133,19 +133,23 @@ def _processes(world):
         put(base, "safe_snapshot_download", lambda path, **_: path)
         put(base, "get_ckpt_dir", lambda *_: None)
         put(base, "_patch_peft")
-        put(SftArguments, "_init_multimodal_full", lambda self: None)
-        put(TrainArgumentsMixin, "_init_liger", lambda self: None)
+        put(SftArguments, "_init_multimodal_full", _nothing)
+        put(TrainArgumentsMixin, "_init_liger", _nothing)
         put(sft_arguments, "require_version")
-        put(SftArguments, "_add_version", lambda self: None)
-        put(SftArguments, "_init_device", lambda self: None)
-        put(RLHFArguments, "_init_external_vllm", lambda self: None)
+        put(SftArguments, "_add_version", _nothing)
+        put(SftArguments, "_init_device", _nothing)
+        put(RLHFArguments, "_init_external_vllm", _nothing)
         put(rlhf_arguments, "is_mp", lambda: False)
         put(sft_arguments, "is_mp", lambda: False)
         for name in ("world_size", "n_gpu", "device", "process_index"):
             its = {"world_size": world, "n_gpu": 1, "device": torch.device("cpu"), "process_index": 0}[name]
             put(hf_arguments.TrainingArguments, name, its)
-        put(hf_arguments.TrainingArguments, "_validate_args", lambda self: None, create=True)
+        put(hf_arguments.TrainingArguments, "_validate_args", _nothing, create=True)
         yield
+
+
+def _nothing(*_given):
+    """In place of what wants a model or a device."""
 
 
 def _settle(self):
@@ -179,7 +183,7 @@ def _rows(verb, argv, world):
         raise ValueError("DeepSpeed: AutoTP's mesh")
     if kind == "kto":
         data = {"label": [True, False]}
-        with mock.patch.object(kto, "_get_kl_dataset", lambda *_: data):
+        with mock.patch.object(kto, "_get_kl_dataset", return_value=data):
             kto.prepare_kto_dataset(SimpleNamespace(**vars(args)), data, None)
     if kind == "ppo":
         return _ppo(training, world)
@@ -336,8 +340,8 @@ def _by_accelerate(loader, accelerator, world, rank):
         num_processes=world, process_index=rank, distributed_type=loading.DistributedType.MULTI_GPU, device=None
     )
     with (
-        mock.patch.object(loading, "PartialState", lambda: state),
-        mock.patch("accelerate.state.PartialState", lambda: state),
+        mock.patch.object(loading, "PartialState", return_value=state),
+        mock.patch("accelerate.state.PartialState", return_value=state),
     ):
         prepared = loading.prepare_data_loader(
             loader, split_batches=bool(accelerator.split_batches), dispatch_batches=False, put_on_device=False
