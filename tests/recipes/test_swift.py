@@ -183,6 +183,7 @@ def test_what_makes_the_batch_or_the_job_unknown_is_refused(keys, text):
         ({"rlhf_type": "ppo", "num_mini_batches": 3}, "if it does not divide m x A, 8"),
         ({"rlhf_type": "ppo", "num_mini_batches": 8}, "in the middle of a micro-batch"),
         ({"rlhf_type": "gkd", "generation_batch_size": 64}, "write steps_per_generation"),
+        ({"deepspeed_autotp_size": 0}, "deepspeed_autotp_size: found 0"),
     ],
 )
 def test_what_ms_swift_refuses_is_refused(keys, text):
@@ -193,6 +194,30 @@ def test_kto_without_accumulation_fails_in_ms_swift_but_with_a_loss_without_kl()
     keys = {name: its for name, its in SFT.items() if name != "gradient_accumulation_steps"} | {"rlhf_type": "kto"}
     assert "ms-swift's KTO fails without it (a TypeError)" in refusal(keys, options=CHECK)
     assert read({**keys, "loss_type": "apo_zero_unpaired"}, options=CHECK).global_batch == 16
+
+
+@pytest.mark.parametrize("key", ["num_mini_batches", "whiten_rewards"])
+def test_ppo_cuts_no_batch_whose_accumulation_is_derived(key):
+    keys = {name: its for name, its in SFT.items() if name != "gradient_accumulation_steps"} | {"rlhf_type": "ppo"}
+    text = f"{key}: found {'2' if key == 'num_mini_batches' else 'true'}"
+    assert text in refusal({**keys, key: 2 if key == "num_mini_batches" else True}, options=CHECK)
+
+
+@pytest.mark.parametrize(("options", "is_said"), [("", False), ("--fsdp fsdp2", True)])
+def test_accumulation_takes_memory_only_if_the_command_shards(options, is_said):
+    start = f"NPROC_PER_NODE=4 swift sft --model org/m --dataset rows.jsonl --gradient_accumulation_steps 4 {options}"
+    traps = read_recipe(start, (), RecipeOptions(is_for_job=False)).traps(CheckOptions(counts=[4]))
+    assert ("memory" in {trap.name for trap in traps}) == is_said
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said"), [("delete", "leaves them out"), ("left", "cuts their beginning"), ("right", "")]
+)
+def test_what_becomes_of_long_rows(strategy, said):
+    asked = [each.text for each in read({**SFT, "truncation_strategy": strategy}).draft.to_do]
+    found = [text for text in asked if text.startswith("rows longer than model.context")]
+    assert bool(found) == bool(said)
+    assert all(said in text for text in found)
 
 
 @pytest.mark.parametrize("command", ["sft", "pt"])

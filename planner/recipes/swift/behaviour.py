@@ -177,7 +177,11 @@ def _set_rows(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> NamedSets:
     train, test = (_sources(draft, keys, name) for name in ("dataset", "val_dataset"))
     set_data(draft, kind_of(facts.method), train)
     draft.told |= {"dataset", "val_dataset"}
-    draft.ask("rows longer than model.context: ms-swift leaves them out (truncation_strategy), planner cuts them")
+    long = {"left": "ms-swift cuts their beginning (truncation_strategy), planner their end", "right": ""}.get(
+        str(keys.value("truncation_strategy")), "ms-swift leaves them out (truncation_strategy), planner cuts them"
+    )
+    if long:
+        draft.ask(f"rows longer than model.context: {long}")
     if facts.method == "sft":
         scale = str(keys.read("loss_scale"))
         on = _LOSS_ON.get(scale, "completions")

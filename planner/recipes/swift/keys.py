@@ -21,7 +21,7 @@ _OWN = Rules(
         key(MICRO, effect=reads("m, of one process"), **_BATCH),
         key(STEPS, effect=_BY_DEFAULT, **_BATCH),
         key("sequence_parallel_size", value="whole", default=1, effect=reads("as many GPUs share a row")),
-        key("deepspeed_autotp_size", effect=refuses(SHARED, 0, 1)),
+        key("deepspeed_autotp_size", effect=refuses(SHARED, 1)),
         key("use_ray", value="truth", effect=refuses("Ray's device groups decide the batch: remove it", False)),
         key("num_mini_batches", value="whole", default=1, effect=reads("PPO needs whole micro-batches in each part")),
         key("packing", ours="data.packing", value="truth", effect=says("the unit is a packed row")),

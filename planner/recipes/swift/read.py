@@ -55,7 +55,9 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     recipe = recipe_of(keys, options, trained, DIALECT, launch)
     if isinstance(facts := recipe.foreign, TrainerFacts):
         alone = (_ALONE,) if launch is _ONE else ()
-        recipe = replace(recipe, foreign=replace(facts, is_launched=True, own_traps=(*facts.own_traps, *alone)))
+        its_own = command is not None and command.script.startswith("swift ")
+        facts = replace(facts, is_launched=True, may_shard=keys.has("fsdp") or not its_own)
+        recipe = replace(recipe, foreign=replace(facts, own_traps=(*facts.own_traps, *alone)))
     return started(recipe, keys, found, options, config, arguments)
 
 

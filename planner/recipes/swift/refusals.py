@@ -164,5 +164,9 @@ def _of_methods(keys: KeyReader, method: str) -> Iterator[Case]:
         yield rows % parts, "num_mini_batches", f"if it does not divide m x A, {rows}"
         each = rows // parts
         yield each % keys.read(MICRO), "num_mini_batches", "in the middle of a micro-batch"
+        # A of ms-swift differs at each count, and these checks are for one.
+        derived = not keys.has(STEPS) or keys.entries[STEPS].is_default
+        cuts = parts > 1 or keys.peek("whiten_rewards") is True
+        yield derived and cuts, "num_mini_batches" if parts > 1 else "whiten_rewards", f"on some counts without {STEPS}"
         is_short = keys.peek("whiten_rewards") is True and each < _LEAST_WHITENED
         yield is_short, "whiten_rewards", f"with mini-batches below {_LEAST_WHITENED}"
