@@ -118,7 +118,7 @@ def test_what_planner_has_not_is_named_and_its_batch_is_known(keys, why, unit):
 def test_every_key_is_told():
     keys = {"deepspeed": "zero3", "lazy_tokenize": True, "freeze_vit": True, "save_steps": 50, "system": "Be kind."}
     keys |= {"padding_free": True, "sequence_parallel_size": 2}
-    report = read({**SFT, **keys}).draft
+    report = read({**SFT, **keys, "attn_impl": "flash_attn"}).draft
     assert set(keys) <= {each.key for each in report.dropped}
     assert any("write it into the rows" in each.text for each in report.to_do)
 
@@ -154,6 +154,96 @@ def test_data_sets_in_its_syntax():
 )
 def test_what_makes_the_batch_or_the_job_unknown_is_refused(keys, text):
     assert text in refusal({**SFT, **keys})
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"packing": True}, "packing: found true (a boolean). ms-swift refuses it without flash attention"),
+        ({"streaming": True}, "streaming: found true (a boolean). ms-swift refuses it without max_steps"),
+        ({"lazy_tokenize": True, "streaming": True, "max_steps": 9}, "lazy_tokenize: found true (a boolean)."),
+        ({"fsdp": "fsdp2", "deepspeed": "zero2"}, "fsdp: found"),
+        ({"fsdp": "fsdp2", "save_only_model": True}, "save_only_model: found"),
+        ({"warmup_ratio": 0.1, "warmup_steps": 10}, "warmup_ratio: found 0.1"),
+        ({"warmup_ratio": 1}, "from 1 on: write warmup_steps"),
+        ({"group_by_length": True, "train_dataloader_shuffle": False}, "without train_dataloader_shuffle"),
+        ({"cached_dataset": "folder", "streaming": True, "max_steps": 9}, "cached_dataset: found"),
+        ({"truncation_strategy": "split"}, "with split outside of swift pt"),
+        ({"truncation_strategy": "middle"}, "Write delete, left, right, split"),
+        ({"dataset": None}, "dataset: found nothing, and ms-swift refuses that. Write --dataset VALUE"),
+        ({"model": None}, "model: found nothing"),
+        ({"max_steps": None}, "max_steps: found null, of which ms-swift makes the text None"),
+        ({"max_steps": "1e1"}, "Write a whole number"),
+        ({"split_dataset_ratio": [0.1]}, "Write a single value"),
+        ({"rlhf_type": "kto", "gradient_accumulation_steps": None}, "gradient_accumulation_steps: "),
+        ({"rlhf_type": "kto", "sequence_parallel_size": 2}, "ms-swift refuses it in kto"),
+        ({"rlhf_type": "orpo", "padding_free": True, "attn_impl": "flash_attn"}, "ms-swift refuses it in orpo"),
+        ({"rlhf_type": "grpo", "truncation_strategy": "right"}, "in GRPO: write left or delete"),
+        ({"rlhf_type": "grpo", "use_vllm": True}, "use_vllm: found true (a boolean). ms-swift refuses it without"),
+        ({"rlhf_type": "ppo", "num_mini_batches": 3}, "if it does not divide m x A, 8"),
+        ({"rlhf_type": "ppo", "num_mini_batches": 8}, "in the middle of a micro-batch"),
+        ({"rlhf_type": "gkd", "generation_batch_size": 64}, "write steps_per_generation"),
+        ({"deepspeed_autotp_size": 0}, "deepspeed_autotp_size: found 0"),
+    ],
+)
+def test_what_ms_swift_refuses_is_refused(keys, text):
+    assert text in refusal({**SFT, **keys}, options=CHECK)
+
+
+def test_kto_without_accumulation_fails_in_ms_swift_but_with_a_loss_without_kl():
+    keys = {name: its for name, its in SFT.items() if name != "gradient_accumulation_steps"} | {"rlhf_type": "kto"}
+    assert "ms-swift's KTO fails without it (a TypeError)" in refusal(keys, options=CHECK)
+    assert read({**keys, "loss_type": "apo_zero_unpaired"}, options=CHECK).global_batch == 16
+
+
+@pytest.mark.parametrize("key", ["num_mini_batches", "whiten_rewards"])
+def test_ppo_cuts_no_batch_whose_accumulation_is_derived(key):
+    keys = {name: its for name, its in SFT.items() if name != "gradient_accumulation_steps"} | {"rlhf_type": "ppo"}
+    text = f"{key}: found {'2' if key == 'num_mini_batches' else 'true'}"
+    assert text in refusal({**keys, key: 2 if key == "num_mini_batches" else True}, options=CHECK)
+
+
+@pytest.mark.parametrize(("options", "is_said"), [("", False), ("--fsdp fsdp2", True)])
+def test_accumulation_takes_memory_only_if_the_command_shards(options, is_said):
+    start = f"NPROC_PER_NODE=4 swift sft --model org/m --dataset rows.jsonl --gradient_accumulation_steps 4 {options}"
+    traps = read_recipe(start, (), RecipeOptions(is_for_job=False)).traps(CheckOptions(counts=[4]))
+    assert ("memory" in {trap.name for trap in traps}) == is_said
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said"), [("delete", "leaves them out"), ("left", "cuts their beginning"), ("right", "")]
+)
+def test_what_becomes_of_long_rows(strategy, said):
+    asked = [each.text for each in read({**SFT, "truncation_strategy": strategy}).draft.to_do]
+    found = [text for text in asked if text.startswith("rows longer than model.context")]
+    assert bool(found) == bool(said)
+    assert all(said in text for text in found)
+
+
+@pytest.mark.parametrize("command", ["sft", "pt"])
+def test_options_of_swift_rlhf_are_refused_by_the_others(command):
+    start = f"NPROC_PER_NODE=4 swift {command} --model org/m --dataset rows.jsonl --num_generations 8"
+    with pytest.raises(RecipeError, match=f"num_generations: .* swift {command} refuses it"):
+        read_recipe(start, (), RecipeOptions(is_for_job=False))
+
+
+def test_a_file_with_options_of_rlhf_is_dpo_by_default():
+    assert read({**SFT, "rpo_alpha": 0.1}, options=CHECK).method == "dpo"
+
+
+def test_text_in_quotes_is_a_number():
+    assert read({**SFT, "per_device_train_batch_size": "2", "warmup_ratio": "0.1"}).global_batch == 64
+
+
+@pytest.mark.parametrize(("method", "batches"), [("sft", [64, 32]), ("dpo", [64, 32]), ("kto", [8, 8])])
+def test_split_batches_is_read_by_accelerate_alone(method, batches):
+    """ms-swift's own loader makes the batches of sft and dpo, and does not ask accelerate."""
+    its = {} if method == "sft" else {"rlhf_type": method}
+    keys = {**SFT, **its, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
+    recipe = read({**keys, "accelerator_config": {"split_batches": True}}, options=CHECK)
+    assert [recipe.foreign.outcome(count).batch for count in (8, 4)] == batches
+    names = {trap.name for trap in recipe.traps(CheckOptions(counts=[8]))}
+    assert ("split_batches" in names) == (method != "kto")
 
 
 def test_older_names_are_read_and_said():
@@ -297,7 +387,6 @@ COMMANDS = {
         1,
         "",
     ),
-    "packing without flash": (f"NPROC_PER_NODE=4 swift sft {M} --packing true", 4, 1, None, 1, "ValueError"),
     "rlhf/dpo/full": (
         (
             f"NPROC_PER_NODE=4 swift rlhf --rlhf_type dpo {M} --per_device_train_batch_size 4 "

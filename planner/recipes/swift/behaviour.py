@@ -14,18 +14,18 @@ from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Draft, Trap
 from planner.recipes.row_sources import DatasetSource
 from planner.recipes.swift.keys import TYPES
+from planner.recipes.swift.refusals import NO_KL, OWN_LOADER, of_rlhf
 from planner.recipes.trainer.batching import Limit, TrainerFacts
 from planner.recipes.trainer.dialect import Dialect, NamedSets, Trained
 from planner.recipes.trainer.job import set_lora, set_path
 from planner.recipes.trainer.keys import MICRO, STEPS
 from planner.recipes.trainer.preferences import own_because, set_preferences
+from planner.recipes.trainer.sizes import SPLITS
 
-_NEVER = 1 << 40
 _FILLS = 16
 """the batch for which it chooses gradient_accumulation_steps"""
 _WHOSE = "ms-swift's defaults"
 _PRESETS = ("zero0", "zero1", "zero2", "zero3", "zero2_offload", "zero3_offload")
-_FLASH = ("flash_attn", "flash_attention_2", "flash_attention_3", "flash_attention_4")
 _LOSSES = {"dpo": {"sigmoid": "dpo", "ipo": "ipo"}, "kto": {"kto": "kto"}, "simpo": {"simpo": "simpo"}}
 _NO_OBJECTIVE = {
     "orpo": "planner's orpo averages the chosen completion over the batch's tokens, ms-swift over a micro-batch's",
@@ -47,9 +47,11 @@ def prepare(keys: KeyReader, processes: int) -> None:
         "weight_decay": 0.1, "adam_beta2": 0.95, "gradient_checkpointing": True, "eval_strategy": "no",
         "lora_target_modules": "all-linear", "learning_rate": 1e-5 if keys.value("tuner_type") == "full" else 1e-4,
     }  # fmt: skip
-    if keys.value("split_dataset_ratio") or keys.value("val_dataset"):
+    if (keys.value("split_dataset_ratio") and keys.value("streaming") is not True) or keys.value("val_dataset"):
         made["eval_strategy"] = keys.value("save_strategy", "steps")
         made["eval_steps"] = keys.value("save_steps", 500)
+    elif not (keys.has("eval_dataset") or keys.has("cached_val_dataset")):
+        entries.pop("eval_strategy", None)
     if not keys.has(STEPS) and keys.value("rlhf_type") != "grpo":
         made[STEPS] = steps_by_default(keys.read(MICRO), processes)
         entries.pop(STEPS, None)
@@ -71,12 +73,14 @@ def prepare(keys: KeyReader, processes: int) -> None:
 
 def trained_by(keys: KeyReader, command: str) -> Trained:
     """What a recipe trains, by its command (`sft`, `pt`, `rlhf`, empty for a file). Notes mistakes in `keys`."""
-    is_rlhf = command == "rlhf" or (not command and keys.has("rlhf_type"))
+    is_rlhf = command == "rlhf" or (not command and bool(of_rlhf(keys)))
     method = str(keys.read("rlhf_type")) if is_rlhf else "sft"
     if method not in (*TYPES, "sft"):
         keys.refuse("rlhf_type", f"Write one of {', '.join(TYPES)}")
         method = "dpo"
     keys.method = method
+    if method in (*OWN_LOADER, "ppo") and keys.peek(SPLITS) is True:
+        keys.entries = {**keys.entries, SPLITS: default(value=False, where=_WHOSE)}
     said = keys.value("loss_type")
     said = said[0] if isinstance(said, list) and len(said) == 1 else said
     loss = method if said is None else _LOSSES.get(method, {}).get(str(said), f"loss_type {show(said)}")
@@ -119,9 +123,17 @@ def _facts(keys: KeyReader, facts: TrainerFacts) -> TrainerFacts:
         facts, is_trl=False, even_batches=False, varies=varies, limits=(*facts.limits, *_limits(keys, facts)),
         leaves_out=sequence == 1, sharing=1 if method == "grpo" else sequence, old_keys=(),
         fills=_FILLS if keys.where(STEPS) == _WHOSE else 0,
-        own_traps=(Trap(name="does not load", text=text),) if facts.old_keys else (),
+        own_traps=(*((Trap(name="does not load", text=text),) if facts.old_keys else ()), *_ignored(keys, method)),
     )  # fmt: skip
     return replace(made, batch=made.batch_at(facts.tuned_gpus))
+
+
+def _ignored(keys: KeyReader, method: str) -> tuple[Trap, ...]:
+    """What ms-swift takes and does not read."""
+    if keys.where(SPLITS) != _WHOSE:
+        return ()
+    text = f"ms-swift takes split_batches and does not read it in {method}: m is of one GPU all the same."
+    return (Trap(name="split_batches", text=text),)
 
 
 def _limits(keys: KeyReader, facts: TrainerFacts) -> list[Limit]:
@@ -129,14 +141,8 @@ def _limits(keys: KeyReader, facts: TrainerFacts) -> list[Limit]:
     found, method, sequence = [], facts.method, keys.read("sequence_parallel_size")
     text = f"RuntimeError: sequence_parallel_size {sequence} does not divide the GPUs"
     found.append(Limit(text=text, multiple_of=sequence))
-    packs = next((name for name in ("packing", "padding_free") if keys.value(name) is True), "")
-    if packs and keys.value("attn_implementation") not in _FLASH:
-        found.append(Limit(text=f"ValueError: {packs} needs attn_impl flash_attn", least=_NEVER))
-    if packs and method in {"orpo", "simpo", "cpo", "rm", "ppo"}:
-        found.append(Limit(text=f"NotImplementedError: {packs} with {method}", least=_NEVER))
-    if sequence > 1 and method not in {"sft", "dpo", "grpo"}:
-        found.append(Limit(text=f"NotImplementedError: sequence_parallel_size with {method}", least=_NEVER))
-    if method == "kto" and facts.micro * facts.accumulation == 1:
+    has_kl = keys.value("loss_type") not in (NO_KL, [NO_KL])
+    if method == "kto" and has_kl and facts.micro * facts.accumulation == 1:
         found.append(Limit(text="ValueError: KTO needs a batch above 1", least=2))
     return found
 
@@ -171,7 +177,11 @@ def _set_rows(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> NamedSets:
     train, test = (_sources(draft, keys, name) for name in ("dataset", "val_dataset"))
     set_data(draft, kind_of(facts.method), train)
     draft.told |= {"dataset", "val_dataset"}
-    draft.ask("rows longer than model.context: ms-swift leaves them out (truncation_strategy), planner cuts them")
+    long = {"left": "ms-swift cuts their beginning (truncation_strategy), planner their end", "right": ""}.get(
+        str(keys.value("truncation_strategy")), "ms-swift leaves them out (truncation_strategy), planner cuts them"
+    )
+    if long:
+        draft.ask(f"rows longer than model.context: {long}")
     if facts.method == "sft":
         scale = str(keys.read("loss_scale"))
         on = _LOSS_ON.get(scale, "completions")

@@ -13,6 +13,7 @@ _GROUPS = reads("GRPO refuses counts that cut a group")
 _BY_DEFAULT = reads("A. If it is missing, it is 16 / m / GPUs, rounded up (1 for grpo)")
 _GENERATES = "only a model that generates reads it"
 _ONCE = "planner reads the data once"
+_FIRST = "planner reads all rows of a set before the first step"
 _FP32 = "planner's trained weights are fp32, its passes in train.precision"
 _OWN = Rules(
     about(
@@ -20,12 +21,12 @@ _OWN = Rules(
         key(MICRO, effect=reads("m, of one process"), **_BATCH),
         key(STEPS, effect=_BY_DEFAULT, **_BATCH),
         key("sequence_parallel_size", value="whole", default=1, effect=reads("as many GPUs share a row")),
-        key("deepspeed_autotp_size", effect=refuses(SHARED, 0, 1)),
+        key("deepspeed_autotp_size", effect=refuses(SHARED, 1)),
         key("use_ray", value="truth", effect=refuses("Ray's device groups decide the batch: remove it", False)),
-        key("num_mini_batches", value="whole", default=1, effect=refuses("PPO cuts its batch by it: remove it", 1)),
+        key("num_mini_batches", value="whole", default=1, effect=reads("PPO needs whole micro-batches in each part")),
         key("packing", ours="data.packing", value="truth", effect=says("the unit is a packed row")),
         keys("num_generations num_generations_eval", value="whole", effect=_GROUPS),
-        keys("generation_batch_size steps_per_generation", effect=_GROUPS),
+        keys("generation_batch_size steps_per_generation", value="whole", effect=_GROUPS),
         key("per_device_eval_batch_size", value="whole", default=1, why="planner splits evaluation itself"),
     )
     + about(
@@ -77,7 +78,8 @@ _OWN = Rules(
         adalora_deltaT adalora_beta1 adalora_beta2 adalora_orth_reg_weight llamapro_num_new_blocks llamapro_num_groups
         reft_layer_key reft_layers reft_rank reft_intervention_type reft_args model_type experts_impl rope_scaling
         new_special_tokens device_map max_memory max_model_len local_repo_path init_strategy model_kwargs
-        enable_npu_model_patch ignore_args_error load_args load_data_args"""),
+        enable_npu_model_patch ignore_args_error load_data_args"""),
+        key("load_args", value="truth"),
         keys(
             "freeze_parameters freeze_parameters_ratio trainable_parameters external_plugins custom_register_path",
             alters=EMPTY,
@@ -87,20 +89,23 @@ _OWN = Rules(
         "the data",
         key("dataset", ours="data.path", unset="job", mark=True),
         key("val_dataset", ours="eval.data"),
-        key("split_dataset_ratio", ours="eval.samples", default=0.0, mark=True),
+        keys("train_dataloader_shuffle group_by_length use_chat_template strict", value="truth"),
+        key("split_dataset_ratio", ours="eval.samples", value="number", default=0.0, mark=True),
         key("padding_free", ours="batch.max_tokens", value="truth"),
-        keys("lazy_tokenize load_from_cache_file packing_length packing_num_proc", mark=True, why=_ONCE),
+        keys("lazy_tokenize load_from_cache_file", value="truth", mark=True, why=_ONCE),
+        keys("packing_length packing_num_proc", value="whole", mark=True, why=_ONCE),
         keys("packing_strategy dataset_num_proc download_mode", why=_ONCE),
-        keys("streaming shuffle_buffer_size", why="planner reads all rows of a set before the first step"),
+        key("streaming", value="truth", why=_FIRST),
+        key("shuffle_buffer_size", why=_FIRST),
         keys("model_author model_name", mark=True, why="they fill in rows of self-cognition"),
-        keys("use_hf", mark=True, why="planner loads from Hugging Face"),
+        key("use_hf", value="truth", mark=True, why="planner loads from Hugging Face"),
         keys("hub_token", why="set HF_TOKEN where the workers start"),
         keys("enable_thinking preserve_thinking add_non_thinking_prefix", why="the model's chat template decides"),
         keys("""
-        cached_dataset cached_val_dataset dataset_shuffle val_dataset_shuffle train_dataloader_shuffle columns strict
-        interleave_prob stopping_strategy disable_auto_column_mapping custom_dataset_info system group_by_length
+        cached_dataset cached_val_dataset dataset_shuffle val_dataset_shuffle columns
+        interleave_prob stopping_strategy disable_auto_column_mapping custom_dataset_info system
         decision_drop_instructions decision_subsample_options decision_state_as_text decision_shuffle_fields
-        truncation_strategy agent_template use_chat_template padding_side template_backend response_prefix
+        truncation_strategy agent_template padding_side template_backend response_prefix
         disable_ignore_empty_think"""),
     )
     + about(
@@ -127,15 +132,16 @@ _OWN = Rules(
     )
     + about(
         "generation and rewards",
+        keys("use_vllm whiten_rewards", value="truth", why=_GENERATES),
         keys("vllm_* cosine_* chord_* rlsd_* fipo_* sdar_* teacher_* reward_* gkd_* rollout_*", why=_GENERATES),
         keys(
             """
         max_new_tokens temperature top_k top_p min_p repetition_penalty num_beams stream stop_words logprobs
         top_logprobs structured_outputs_regex max_completion_length response_length predict_with_generate
-        generation_config generation_max_length generation_num_beams sortish_sampler use_vllm async_generate sleep_level
+        generation_config generation_max_length generation_num_beams sortish_sampler async_generate sleep_level
         move_model_batches offload_optimizer offload_model wandb_log_unique_prompts enable_flattened_weight_sync
         log_completions num_sample_generations local_rollout_forward_batch_size num_iterations num_ppo_epochs
-        whiten_rewards kl_coef cliprange vf_coef cliprange_value gamma lam missing_eos_penalty epsilon epsilon_high
+        kl_coef cliprange vf_coef cliprange_value gamma lam missing_eos_penalty epsilon epsilon_high
         center_rewards_coefficient sft_alpha lmbda seq_kd offload_teacher_model delta repetition_n_grams
         repetition_max_penalty sync_ref_model ref_model_sync_steps ref_model_mixup_alpha multi_turn_scheduler max_turns
         completion_length_limit_scope use_gym_env gym_env dynamic_sample max_resample_times overlong_filter

@@ -11,6 +11,7 @@ from planner.recipes.recipe import Recipe, Trap
 from planner.recipes.source import YAML, RecipeSource
 from planner.recipes.swift.behaviour import DIALECT, prepare, trained_by
 from planner.recipes.swift.keys import RULES, VERSIONS
+from planner.recipes.swift.refusals import read_values, refuse_together
 from planner.recipes.trainer.accelerate import LaunchSettings, read_launch
 from planner.recipes.trainer.batching import TrainerFacts
 from planner.recipes.trainer.launcher import is_alone, launch_of
@@ -42,16 +43,21 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     keys = opened(
         config or found.source, tree, arguments, options,
         rules=RULES, versions=VERSIONS, dialect=DIALECT, fix="--{} VALUE",
+        check=read_values,
     )  # fmt: skip
     options = replace(options, env=environment)
     launch = _launch(found, command, options, keys)
     prepare(keys, options.gpus or (launch.num_processes if launch else None) or 1)
     name = command.script.removeprefix("swift ").removesuffix(".py") if command else ""
-    trained = trained_by(keys, name if name in {"sft", "pt", "rlhf"} else "")
+    name = name if name in {"sft", "pt", "rlhf"} else ""
+    trained = trained_by(keys, name)
+    refuse_together(keys, trained.method, name)
     recipe = recipe_of(keys, options, trained, DIALECT, launch)
     if isinstance(facts := recipe.foreign, TrainerFacts):
         alone = (_ALONE,) if launch is _ONE else ()
-        recipe = replace(recipe, foreign=replace(facts, is_launched=True, own_traps=(*facts.own_traps, *alone)))
+        its_own = command is not None and command.script.startswith("swift ")
+        facts = replace(facts, is_launched=True, may_shard=keys.has("fsdp") or not its_own)
+        recipe = replace(recipe, foreign=replace(facts, own_traps=(*facts.own_traps, *alone)))
     return started(recipe, keys, found, options, config, arguments)
 
 
