@@ -245,6 +245,7 @@ CHANGES = {
     "sft": {},
     "loss on all": {"data": {"loss_on": "all"}, "train": {"activation_checkpointing": True}},
     "packing": {"data": {"packing": True}},
+    "packing by sdpa": {"model": {"attention": "sdpa"}, "data": {"packing": True}},
     "lora": {"model": {"lora": LORA, "revision": "abc", "attention": "eager"}},
     "qlora": {"model": {"lora": {**LORA, "targets": ["q_proj", "v_proj"]}, "frozen": "nf4"}},
     "half alpha": {"model": {"lora": {**LORA, "alpha": 2.5}}},
