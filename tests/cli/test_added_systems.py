@@ -87,7 +87,7 @@ def test_a_batch_is_said_to_the_documents_example(litgpt, cli, tmp_path):
 
 
 def test_the_names_of_added_systems_are_listed(litgpt, cli):
-    assert "accelerate, deepspeed, torchtitan, torchtune or litgpt" in cli("convert", litgpt, "--to", "slurm").err
+    assert "torchtune, axolotl, llamafactory, swift or litgpt" in cli("convert", litgpt, "--to", "slurm").err
 
 
 BROKEN = {

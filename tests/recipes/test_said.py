@@ -134,6 +134,57 @@ OPTIONS = {
     "deepspeed": {"batch.global": "train_batch_size", "train.precision": "bf16"},
     "torchtune": {"batch.global": "batch_size="},
 }
+# The systems on transformers' Trainer have TRL's keys with these exceptions. axolotl has a file of `key: value`.
+_LIKE_TRL = {
+    name: option
+    for name, option in OPTIONS["trl"].items()
+    if name.startswith(("train.", "objective.", "model.", "batch.")) and name != "objective.reference"
+}
+OPTIONS["llamafactory"] = {
+    **_LIKE_TRL,
+    "batch.global": "per_device_train_batch_size",
+    "model.context": "--cutoff_len ",
+    "model.attention": "--flash_attn ",
+    "model.lora.rank": "--lora_rank ",
+    "model.lora.targets": "--lora_target ",
+    "data.loss_on": "--train_on_prompt true",
+    "data.packing": "--neat_packing true",
+    "objective.kind": "--stage ",
+    "objective.beta": "--pref_beta ",
+    "objective.label_smoothing": "--dpo_label_smoothing ",
+    "objective.desirable_weight": "--kto_chosen_weight ",
+    "objective.undesirable_weight": "--kto_rejected_weight ",
+    "train.activation_checkpointing": "--disable_gradient_checkpointing ",
+}
+OPTIONS["swift"] = {
+    **_LIKE_TRL,
+    "model.path": "--model ",
+    "model.attention": "--attn_impl ",
+    "model.lora.rank": "--lora_rank ",
+    "model.lora.targets": "--target_modules ",
+    "data.loss_on": "--loss_scale all",
+    "data.packing": "--packing true",
+    "objective.kind": "swift ",
+}
+OPTIONS["axolotl"] = {
+    **{name: f"{option.strip().removeprefix('--').partition(' ')[0]}: " for name, option in _LIKE_TRL.items()},
+    "model.path": "base_model: ",
+    "model.context": "sequence_len: ",
+    "model.lora.targets": "lora_target_",
+    "data.loss_on": "train_on_inputs: true",
+    "data.packing": "sample_packing: true",
+    "objective.kind": "",
+    "objective.beta": "rl_beta: ",
+    "objective.label_smoothing": "dpo_label_smoothing: ",
+    "objective.desirable_weight": "kto_desirable_weight: ",
+    "objective.undesirable_weight": "kto_undesirable_weight: ",
+    "batch.global": "--micro-batch-size ",
+    "train.epochs": "num_epochs: ",
+    "train.optimizer.kind": "optimizer: ",
+    "train.schedule.kind": "lr_scheduler: ",
+    "train.schedule.warmup": "warmup_",
+    "train.schedule.final_fraction": "min_lr_rate: ",
+}
 # Values that a system has anyway, so that they need no option. ANY: the loss implies it.
 ANY = object()
 ANYWHERE = {
@@ -166,6 +217,9 @@ ALIKE = {
     "deepspeed": {},
     "torchtune": {},
 }
+for _target in ("axolotl", "llamafactory", "swift"):
+    ALIKE[_target] = {**ALIKE["trl"], "data.loss_on": "completions"}
+ON_TRAINER = ("trl", "axolotl", "llamafactory", "swift")
 # The losses for which each system has options.
 LOSSES = {
     "dpo": ("sft", "dpo", "ipo", "own"),
@@ -175,6 +229,7 @@ LOSSES = {
     "accelerate": ("lm", "sft", "kto", "own"),
     "deepspeed": ("lm", "sft", "kto", "own"),
     "torchtune": ("sft", "dpo", "own"),
+    **dict.fromkeys(("axolotl", "llamafactory", "swift"), ("sft", "dpo", "ipo", "simpo", "kto", "own")),
 }
 
 names = st.text("abcdefghij", min_size=1, max_size=6)
@@ -361,11 +416,11 @@ def is_pointless(tree, target, name):
     if name == "train.schedule.kind":  # which of the two follows from the loss there
         kind = "cosine" if target == "halos" and tree["objective"]["kind"] == "sft" else "constant"
         return target in {"dpo", "halos"} and schedule["kind"] == kind
-    if says_nothing(tree, name) or (target == "trl" and name.startswith("eval.") and not is_evaluated(tree)):
+    if says_nothing(tree, name) or (target in ON_TRAINER and name.startswith("eval.") and not is_evaluated(tree)):
         return True
     if name == "model.frozen":  # without adapters no weights are frozen
         return tree["model"].get("lora") is None
-    return name == "data.cut_prompt" and target == "trl" and tree["data"].get("max_prompt") is None
+    return name == "data.cut_prompt" and target in ON_TRAINER and tree["data"].get("max_prompt") is None
 
 
 def is_evaluated(tree):

@@ -162,7 +162,8 @@ def at(system, keys, gpus, *arguments, tuned=4):
     ("axolotl", {"dp_shard_size": 4, "fsdp_config": {"fsdp_version": 2}}, 2, "for 4 processes.*or --at 4"),
     ("axolotl", {"gradient_accumulation_steps": None, "batch_size": 8}, 2, "refuses batch_size"),
     ("axolotl", {"strict": True, "gradient_accumulation_steps": 1, "micro_batch_size": 8}, 3, "equal"),
-    ("axolotl", {"use_ray": True, "ray_num_workers": 4}, 2, "Ray starts that many workers: 4"),
+    ("axolotl", {"use_ray": True, "ray_num_workers": 4}, 4, "Remove use_ray"),
+    ("axolotl", {"use_ray": True, "ray_num_workers": 4}, 2, "Ray starts 4 workers"),
     ("axolotl", {"rl": "grpo", "trl": {"num_generations": 8}, "gradient_accumulation_steps": 64}, 16, "wants 8 x 16"),
     ("swift", {"accelerator_config": {"split_batches": True}, "per_device_train_batch_size": 8}, 2, "remove it"),
     ("swift", {"sequence_parallel_size": 2}, 4, "share the rows"),
@@ -174,6 +175,13 @@ def test_what_planner_does_not_split_is_refused_with_what_to_do(system, keys, gp
     monkeypatch.chdir(tmp_path)
     with pytest.raises(NoExactSplit, match=says):
         at(system, keys, gpus)
+
+
+def test_a_command_that_starts_one_process_is_refused_on_more(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("recipe.yaml").write_text(json.dumps(AXOLOTL_KEYS))
+    with pytest.raises(NoExactSplit, match=r"starts 1 process by python .* with --gpus 1"):
+        rewrite(read("python -m axolotl.cli.train recipe.yaml"), "axolotl", 2)
 
 
 def test_strict_axolotl_takes_no_option_that_its_file_does_not_have(tmp_path, monkeypatch):
@@ -245,6 +253,7 @@ CHANGES = {
     "sft": {},
     "loss on all": {"data": {"loss_on": "all"}, "train": {"activation_checkpointing": True}},
     "packing": {"data": {"packing": True}},
+    "packing by sdpa": {"model": {"attention": "sdpa"}, "data": {"packing": True}},
     "lora": {"model": {"lora": LORA, "revision": "abc", "attention": "eager"}},
     "qlora": {"model": {"lora": {**LORA, "targets": ["q_proj", "v_proj"]}, "frozen": "nf4"}},
     "half alpha": {"model": {"lora": {**LORA, "alpha": 2.5}}},

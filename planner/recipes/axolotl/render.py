@@ -27,6 +27,8 @@ def why_not(recipe: Recipe, gpus: int) -> str:
     tree, facts = _tree(recipe), recipe.foreign
     assert isinstance(facts, TrainerFacts)
     given = {_name(each) for each in recipe.arguments}
+    if facts.workers is not None and not facts.is_alone:
+        return f"Ray starts its {facts.workers} workers from a command of its own. Remove use_ray from the recipe"
     if tree.get("batch_size") or "batch_size" in given:
         return "axolotl refuses batch_size beside gradient_accumulation_steps, so remove it from the recipe"
     if tree.get("strict") is True and (lacks := [name for name in _SIZES if name not in tree]):

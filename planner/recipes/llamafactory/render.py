@@ -20,6 +20,8 @@ _LOSSES: dict[str, dict[str, str]] = {
     "simpo": {"stage": "dpo", "pref_loss": "simpo"},
     "kto": {"stage": "kto"},
 }
+_LONG = "LLaMA-Factory cuts each turn's prompt and answer, planner the end"
+_LONG_PAIRS = "LLaMA-Factory shares cutoff_len between prompt and completion and cuts both, planner the prompt first"
 _ATTENTION = {"eager": "disabled", "flash_attention_2": "fa2"}
 
 
@@ -27,7 +29,7 @@ def render_command(rendering: Rendering) -> None:
     """Write the job's values as options of `llamafactory-cli train`."""
     words = Words(
         rendering=rendering, rules=RULES, title="LLaMA-Factory",
-        longer="LLaMA-Factory cuts each turn's prompt and answer, planner the end",
+        longer=_LONG if rendering.job.objective.kind == "sft" else _LONG_PAIRS,
     )  # fmt: skip
     model, train = rendering.job.model, rendering.job.train
     words.put("", {"do_train": True, "dataset": "DATA"})

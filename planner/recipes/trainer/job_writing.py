@@ -181,8 +181,11 @@ def attention(words: Words, *, packs: bool = False) -> str:
     job = words.rendering.job
     if not isinstance(job.model, HfModel):
         return ""
-    is_packed = isinstance(job.data, ChatData) and job.data.packing
-    return "flash_attention_2" if packs and is_packed else attention_of(job.model)
+    if not (packs and isinstance(job.data, ChatData) and job.data.packing):
+        return attention_of(job.model)
+    if job.model.attention in {"sdpa", "eager"}:
+        words.rendering.leave("model.attention", f"{words.title} keeps conversations apart only in flash attention")
+    return "flash_attention_2"
 
 
 def _optimizer(words: Words) -> None:

@@ -24,10 +24,11 @@ def why_not(recipe: Recipe, gpus: int) -> str:
             f"in the recipe (--gpus then is the count that its batch is of), or --at {facts.mesh}"
         )
     if facts.workers is not None and facts.workers != gpus:
-        how = "Ray starts that many workers" if facts.limits and "Ray" in facts.limits[-1].text else "Python starts it"
+        how = "its command starts 1 process by python" if facts.is_alone else f"Ray starts {facts.workers} workers"
+        rest = "" if facts.is_alone else " without Ray"
         return (
-            f"{how}: {facts.workers} whatever the number of GPUs. Give the recipe's file and --gpus {facts.workers} "
-            "instead of its command" + (", without use_ray" if "Ray" in how else "")
+            f"{how} whatever the number of GPUs. Give the recipe's file{rest} instead, with --gpus {facts.workers} for "
+            "the batch that it has now"
         )
     return ""
 
