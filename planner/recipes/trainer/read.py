@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from planner.files.messages import cut
 from planner.recipes.config_reader import RepeatedKey, beside, mapping_of, text_of
 from planner.recipes.drafting import RecipeOptions
+from planner.recipes.engine import refuse_values
 from planner.recipes.entries import Entry, KeyReader, flat
 from planner.recipes.overrides import overrides
 from planner.recipes.recipe import Draft, Recipe
@@ -55,6 +56,7 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     leave_unresolved(keys, DIALECT)
     expand(keys)
     read_truths(keys)
+    refuse_values(keys, DIALECT.title)
     options = replace(options, env={**(command.environment if command else {}), **options.env})
     if command:
         launch = launch_of(command, options, keys, found.source)

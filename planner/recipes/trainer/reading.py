@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from planner.recipes.drafting import RecipeOptions
-from planner.recipes.engine import refuse_unknown, rename
+from planner.recipes.engine import refuse_unknown, refuse_values, rename
 from planner.recipes.entries import KeyReader, flat
 from planner.recipes.overrides import overrides
 from planner.recipes.rule import Rules
@@ -47,4 +47,5 @@ def opened(
     leave_unresolved(keys, dialect)
     expand(keys)
     read_truths(keys)
+    refuse_values(keys, dialect.title)
     return keys

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from planner.recipes.drafting import DATA_OF, RecipeOptions
-from planner.recipes.engine import rename
+from planner.recipes.engine import refuse_values, rename
 from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Recipe
 from planner.recipes.trainer.accelerate import LaunchSettings
@@ -61,6 +61,7 @@ def recipe_from(keys: KeyReader, options: RecipeOptions, *, script: str, launch:
     rename(keys)
     expand(keys)
     read_truths(keys)
+    refuse_values(keys, DIALECT.title)
     method, told_by = method_of(dict(keys.entries), script, keys.source, options.method)
     if method not in METHODS:
         found = f"found {method[:40]}" if method else "the recipe does not name it"
