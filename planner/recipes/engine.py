@@ -78,16 +78,16 @@ _WANTED: dict[str, tuple[tuple[type, ...], str]] = {
 }
 
 
-def refuse_values(keys: KeyReader, title: str) -> None:
+def refuse_values(keys: KeyReader, title: str, *, but: str = "") -> None:
     """Note each value that is not as its row says, and keys below one that takes a single value, as mistakes.
 
-    It is for systems whose arguments have types (HfArgumentParser). Texts such as `yes` must be truths already
-    (`read_truths`). `title` is the system's name.
+    It is for systems that do not take every type, such as HfArgumentParser's. Texts such as `yes` are truths already
+    (`read_truths`). `title` is the system's name, and `but` a value that every key may have, such as `auto`.
     """
     for name, entry in tuple(keys.entries.items()):
-        if not entry.is_default:
+        if not entry.is_default and not (but and entry.value == but):
             keys.refuse_wrong(name)
-    for name in dict.fromkeys(each for name in keys.entries for each in _sections_of(name)):
+    for name in dict.fromkeys(section for each in keys.entries for section in _sections_of(each)):
         row = keys.rules.of_key(name)
         if row and (row.choices or row.value not in {"any", "section"}):
             keys.wrong(f"{keys.shown(name)}: found keys below it, which {title} does not take. Write a single value")

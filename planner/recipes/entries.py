@@ -215,6 +215,9 @@ class KeyReader:
         if row.choices:
             if entry.value not in row.choices:
                 self.refuse(key, _one_of(row.choices, entry.value))
+        elif row.value == "section":
+            if isinstance(entry.value, str | int | float):
+                self.refuse(key, "Write keys and values below it")
         elif entry.value is not None:
             self.read(key)
         if len(self.mistakes) > before:
@@ -298,9 +301,11 @@ class KeyReader:
 
 def _one_of(choices: Iterable[Any], found: Any) -> str:
     """How to fix a value that is none of these: `Write "no", steps or epoch`. In YAML a plain no is false."""
-    shown = [f'"{each}"' if each == "no" else str(each) for each in choices if each is not None]
-    if near := get_close_matches(str(found), shown, n=1, cutoff=0.8):
-        return f"Did you mean {near[0]}?"
+    shown = [f'"{each}"' if each == "no" else each for each in choices if isinstance(each, str)]
+    if near := get_close_matches(
+        str(found).lower(), (lower := {each.lower(): each for each in shown}), n=1, cutoff=0.8
+    ):
+        return f"Did you mean {lower[near[0]]}?"
     if len(shown) > _MOST_CHOICES:
         return f"Write another one, such as {', '.join(shown[:_MOST_CHOICES])}"
     return f"Write {', '.join(shown[:-1])} or {shown[-1]}"

@@ -11,7 +11,7 @@ from typing import Any
 from planner.base.disk import is_file
 from planner.recipes.config_reader import text_of
 from planner.recipes.drafting import DATA_OF, RecipeOptions, finish, make_own
-from planner.recipes.engine import shipped
+from planner.recipes.engine import refuse_values, shipped
 from planner.recipes.entries import Entry, KeyReader
 from planner.recipes.halos.batching import HalosFacts, Meaning
 from planner.recipes.halos.job import SHARED, make_draft
@@ -132,6 +132,7 @@ def recipe_from(
     written, accumulation = keys.whole("model.batch_size"), keys.read("model.gradient_accumulation_steps")
     meaning = _meaning(keys, options, commented, accumulation)
     keys.rules = OF_LEGACY if meaning == "legacy" else RULES
+    refuse_values(keys, "HALOs")
     method, why_own = _method(keys, choices)
     keys.method = method
     fork = fork_of(keys, OF_LEGACY.has, "HALOs", used, _decided(keys, method))
