@@ -70,10 +70,8 @@ def _read(keys: KeyReader, made: Composed, found: RecipeSource, options: RecipeO
     if options.accelerate and launch is None:
         launch = read_launch(options.accelerate)
     if launch and options.gpus and launch.num_processes not in {None, options.gpus}:
-        keys.wrong(
-            f"{options.gpus_option} {options.gpus}: {launch.source} says num_processes {launch.num_processes}. "
-            "Leave one of them out"
-        )
+        said = f"{launch.counted_by or launch.source} says {launch.num_processes} processes"
+        keys.wrong(f"{options.gpus_option} {options.gpus}: {said}. Leave one of them out")
     group = found.command.group_size if found.command else None
     commented, used = _meaning_in_files(found), frozenset(made.used)
     return recipe_from(keys, made.choices, options, commented=commented, launch=launch, group=group, used=used)

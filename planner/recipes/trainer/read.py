@@ -27,7 +27,7 @@ from planner.recipes.trainer.recipe import leave_unresolved, read_truths, recipe
 from planner.recipes.trainer.sizes import SPLITS, expand
 
 VERSIONS = "in transformers 4.53 to 5.23"
-_METHOD = "what your script trains"
+_METHOD = "your script's loss"
 _OLD_SIZE = "per_gpu_train_batch_size"
 """the name of m in older versions of transformers, where it wins over today's"""
 
@@ -63,7 +63,7 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     else:
         launch = read_launch(options.accelerate) if options.accelerate else None
     trained = Trained(
-        method=_METHOD, told_by="--system trainer", loss=_METHOD, unit="sample",
+        method=_METHOD, told_by="no key names it (--system trainer)", loss=_METHOD, unit="sample",
         why_own="planner does not know which model, data and loss your script has",
     )  # fmt: skip
     recipe = recipe_of(keys, options, trained, DIALECT, launch)

@@ -1,4 +1,4 @@
-"""Reads what decides a TRL recipe's batch, by the table `trainer_fields`, from YAML, JSON texts and files."""
+"""Reads what decides the batch of a recipe on the Trainer, by its rows, from YAML, JSON texts and files."""
 
 import json
 import re
@@ -26,7 +26,7 @@ SPLITS = "accelerator_config.split_batches"
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSizes:
-    """The numbers of a TRL recipe that make its batch, as the Trainer reads them."""
+    """The numbers of a recipe that make its batch, as the Trainer reads them."""
 
     micro: int
     """per_device_train_batch_size, which counts over all GPUs if `splits`"""

@@ -164,9 +164,13 @@ _OWN = Rules(
             vespo_k_pos vespo_lambda_neg vespo_lambda_pos""",
                 value="real",
             ),
+            key(
+                "f_divergence_type",
+                choices=("reverse_kl", "forward_kl", "js_divergence", "alpha_divergence", None),
+            ),
             keys(
                 """
-            f_divergence_type reward_model_name_or_path importance_sampling_level
+            reward_model_name_or_path importance_sampling_level
             multi_objective_aggregation""",
                 value="scalar",
             ),
