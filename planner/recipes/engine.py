@@ -78,6 +78,26 @@ _WANTED: dict[str, tuple[tuple[type, ...], str]] = {
 }
 
 
+def refuse_values(keys: KeyReader, title: str, *, but: str = "") -> None:
+    """Note each value that is not as its row says, and keys below one that takes a single value, as mistakes.
+
+    It is for systems that do not take every type, such as HfArgumentParser's. Texts such as `yes` are truths already
+    (`read_truths`). `title` is the system's name, and `but` a value that every key may have, such as `auto`.
+    """
+    for name, entry in tuple(keys.entries.items()):
+        if not entry.is_default and not (but and entry.value == but):
+            keys.refuse_wrong(name)
+    for name in dict.fromkeys(section for each in keys.entries for section in _sections_of(each)):
+        row = keys.rules.of_key(name)
+        if row and (row.choices or row.value not in {"any", "section"}):
+            keys.wrong(f"{keys.shown(name)}: found keys below it, which {title} does not take. Write a single value")
+
+
+def _sections_of(name: str) -> list[str]:
+    """The sections of a dotted key: `a`, `a.b` of `a.b.c`."""
+    return [name[:at] for at, letter in enumerate(name) if letter == "."]
+
+
 def refuse_beside(keys: KeyReader, title: str, pairs: Mapping[str, tuple[str, ...]]) -> None:
     """Note keys that a system refuses beside another one as mistakes. A key counts if it has a value (`is_set`)."""
     for name, others in pairs.items():

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 from planner.files.messages import cut, show
@@ -11,6 +12,7 @@ from planner.recipes.scalars import Unresolved, env_names
 
 MOST = 2**40
 _FEWEST_FOLDED = 3
+_MOST_CHOICES = 6
 COMMAND_LINE = "the command line"
 
 
@@ -62,6 +64,8 @@ class KeyReader:
     _read: set[str] = field(default_factory=set)
     _unset: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
     """key -> its value, and the shell variables in it"""
+    _wrong: set[str] = field(default_factory=set)
+    """the keys whose value is not as their rows say"""
     _of_unset: set[int] = field(default_factory=set)
     """the places in `mistakes` of those on `_unset`"""
 
@@ -103,14 +107,14 @@ class KeyReader:
         match row.value:
             case "whole":
                 return self.whole(key, default, least=row.least)
-            case "number":
-                return self.number(key, default)
-            case "norm":
-                return self.norm(key, default)
+            case "number" | "real" | "norm":
+                return getattr(self, row.value)(key, default)
             case "truth":
                 return self.flag(key, default=bool(default))
             case "text":
                 return self.text(key, default)
+            case "scalar":
+                return default if (found := self.scalar_text(key)) is None else found
         return self.value(key, default)
 
     def shown(self, key: str) -> str:
@@ -139,6 +143,15 @@ class KeyReader:
             return float(value)
         if value is not _NOTHING:
             self.refuse(key, "Write a number of at least 0")
+        return default if default is not None else 0.0
+
+    def real(self, key: str, default: float | None = None) -> float:
+        """The number at `key`, also below 0. It is required if there is no default."""
+        value = self._needed(key, default)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        if value is not _NOTHING:
+            self.refuse(key, "Write a number")
         return default if default is not None else 0.0
 
     def norm(self, key: str, default: float) -> float | None:
@@ -181,7 +194,9 @@ class KeyReader:
                 self.wrong(f"{key}: found null, with which {system} does not train. {given}")
 
     def refuse(self, key: str, fix: str) -> None:
-        """Add a mistake: the value of `key`, and as a second sentence how to fix it."""
+        """Add a mistake: the value of `key`, and as a second sentence how to fix it. None if it is wrong already."""
+        if key in self._wrong:
+            return
         entry = self.entries.get(key)
         found = "nothing" if entry is None or entry.value is None else show(entry.value)
         self.mistakes.append(f"{self.shown(key)}: found {found}. {fix}")
@@ -190,6 +205,29 @@ class KeyReader:
         """Add a mistake, as `refuse`, only if a job is to be made: the batch does not depend on this value."""
         if self.is_for_job:
             self.refuse(key, fix)
+
+    def refuse_wrong(self, key: str) -> None:
+        """Add a mistake if the value of `key` is not as its row says. The key does not count as read by that."""
+        row, entry, was_read = self.rules.of_key(key), self.entries[key], key in self._read
+        if row is None or isinstance(entry.value, Unresolved):
+            return
+        before = len(self.mistakes)
+        if row.choices:
+            if entry.value not in row.choices:
+                self.refuse(key, _one_of(row.choices, entry.value))
+        elif row.value == "section":
+            if isinstance(entry.value, str | int | float):
+                self.refuse(key, "Write keys and values below it")
+        elif entry.value is not None:
+            self.read(key)
+        if len(self.mistakes) > before:
+            self._wrong.add(key)
+        if not was_read:
+            self._read.discard(key)
+
+    def is_wrong(self, key: str) -> bool:
+        """Whether `refuse_wrong` added a mistake on `key`."""
+        return key in self._wrong
 
     def wrong(self, text: str) -> None:
         """Add a mistake with its whole text."""
@@ -259,6 +297,18 @@ class KeyReader:
                 return _NOTHING
             return default
         return entry.value
+
+
+def _one_of(choices: Iterable[Any], found: Any) -> str:
+    """How to fix a value that is none of these: `Write "no", steps or epoch`. In YAML a plain no is false."""
+    shown = [f'"{each}"' if each == "no" else each for each in choices if isinstance(each, str)]
+    if near := get_close_matches(
+        str(found).lower(), (lower := {each.lower(): each for each in shown}), n=1, cutoff=0.8
+    ):
+        return f"Did you mean {lower[near[0]]}?"
+    if len(shown) > _MOST_CHOICES:
+        return f"Write another one, such as {', '.join(shown[:_MOST_CHOICES])}"
+    return f"Write {', '.join(shown[:-1])} or {shown[-1]}"
 
 
 def _is_of_batch(key: str) -> bool:

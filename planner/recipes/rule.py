@@ -45,8 +45,13 @@ class KeyRule(NamedTuple):
     """the job's key that takes its value, empty if none does or if code decides it"""
     into: str = ""
     """the key of the layer below that it is another name of, such as `per_device_train_batch_size`"""
-    value: Literal["any", "truth", "text", "number", "whole", "norm", "list", "section"] = "any"
-    """what the system takes. A truth may be written as `yes` or `1`, a text as `none` or `007`. A section: any keys"""
+    value: Literal["any", "truth", "text", "words", "scalar", "number", "real", "whole", "norm", "list", "section"] = (
+        "any"
+    )
+    """what the system takes. A truth may be written as `yes` or `1`, words as `none` or `007`, also several. A scalar:
+    any single value. A number is at least 0, a real any number. A section: any keys"""
+    choices: tuple[Any, ...] = ()
+    """the only values that the system takes, with None if it takes null. Empty if it takes others, too"""
     least: int = 1
     """the least whole number that the system takes"""
     default: Any = None

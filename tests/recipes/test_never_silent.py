@@ -172,11 +172,11 @@ def test_a_loop_of_ones_own_is_told_the_schedule_and_optimizer_by_name(tmp_path)
         ("", "no", "bf16"),
         ("bf16: false\n", "no", "fp32"),
         ("bf16: false\n", "bf16", "bf16"),
-        ("fp16: true\n", "", "bf16"),
+        ("fp16: true\n", "no", "bf16"),
     ],
 )
 def test_the_precision_is_the_keys_then_the_launchers_then_trls(tmp_path, text, launched, precision):
-    launch = _accelerate(tmp_path, f"mixed_precision: {launched}\n")
+    launch = _accelerate(tmp_path, f"mixed_precision: '{launched}'\n")
     assert _job(tmp_path, text, accelerate=launch).job["train"]["precision"] == precision
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from planner.recipes.deepspeed.keys import BATCH, MICRO, RULES, STEPS
 from planner.recipes.deepspeed.trackers import set_trackers
 from planner.recipes.drafting import RecipeOptions, finish, job_name, make_own, order_sections, set_batch, set_workers
+from planner.recipes.engine import refuse_values
 from planner.recipes.entries import KeyReader, flat
 from planner.recipes.overrides import overrides
 from planner.recipes.recipe import AmbiguousUnit, BatchOutcome, CheckOptions, Draft, Recipe, Trap
@@ -31,6 +32,7 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
 
 def recipe_from(keys: KeyReader, options: RecipeOptions) -> Recipe:
     """The recipe in a DeepSpeed file, which sets batch sizes but no model, data or loss. Notes mistakes in `keys`."""
+    refuse_values(keys, "DeepSpeed", but="auto")
     sizes = (BATCH, MICRO, STEPS)
     if auto := [name for name in sizes if keys.value(name) == "auto"]:
         keys.wrong(

@@ -19,12 +19,14 @@ _FOLDER = "checkpoint.path is the folder of the run"
 _NO_SAMPLING = "planner does not sample during evaluation"
 _DRY = "use planner run --dry-run, which starts nothing"
 
+_DTYPES = ("float32", "bfloat16", "float16", "float64", "float", "half", "double", None)
+
 CONFIG = Rules(
     (
         *about(
             "the run and what makes the batch",
             key("seed", ours="train.seed", value="whole", least=0, default=0),
-            key("exp_name", ours="name", why=_OWN_NAME),
+            key("exp_name", value="scalar", ours="name", why=_OWN_NAME),
             key("batch_size", ours="batch.global", value="whole", default=4, effect=reads("the batch of all GPUs")),
             key(
                 "eval_batch_size",
@@ -33,22 +35,24 @@ CONFIG = Rules(
                 why="planner splits evaluation as it splits training",
                 effect=reads("a GPU without a row of it ends some models"),
             ),
-            key("debug", default=False, why=_DRY),
-            key("fsdp_port", mark=True, why="planner chooses the port"),
+            key("debug", value="truth", default=False, why=_DRY),
+            key("fsdp_port", value="real", mark=True, why="planner chooses the port"),
             key("datasets", ours="data.mixture", default=["hh"], mark=True),
             key("wandb.enabled", ours="tracking", value="truth", default=True),
-            key("wandb.entity", ours="tracking.wandb.entity"),
-            key("wandb.project", ours="tracking.wandb.project", default="direct-preference-optimization"),
+            key("wandb.entity", value="scalar", ours="tracking.wandb.entity"),
+            key("wandb.project", value="scalar", ours="tracking.wandb.project",
+                default="direct-preference-optimization"),
             key("local_dirs", default=[], mark=True, why=_FOLDER),
-            key("sample_during_eval", default=True, mark=True, why=_NO_SAMPLING),
-            key("n_eval_model_samples", default=16, mark=True, why=_NO_SAMPLING),
+            key("sample_during_eval", value="truth", default=True, mark=True, why=_NO_SAMPLING),
+            key("n_eval_model_samples", value="real", default=16, mark=True, why=_NO_SAMPLING),
             key(
                 "do_first_eval",
+                value="truth",
                 default=True,
                 mark=True,
                 why="it says whether step 0 is evaluated, which eval.every decides in planner",
             ),
-            key("local_run_dir", mark=True, why=_FOLDER),
+            key("local_run_dir", value="scalar", mark=True, why=_FOLDER),
             key("lr", ours="train.optimizer.lr", value="number", default=5e-7),
             key(
                 "gradient_accumulation_steps",
@@ -75,25 +79,26 @@ CONFIG = Rules(
                 mark=True),
             key("eval_every", ours="eval.every", value="whole", default=20_000,
                 effect=reads("below a batch it becomes 0, which ends the run")),
-            key("minimum_log_interval_secs", default=1.0, mark=True, why="planner records and tracks every step"),
+            key("minimum_log_interval_secs", value="real", default=1.0, mark=True,
+                why="planner records and tracks every step"),
         ),
         *about(
             "the model",
             key("model.name_or_path", ours="model.path", value="text", mark=True),
-            key("model.tokenizer_name_or_path", mark=True,
+            key("model.tokenizer_name_or_path", value="scalar", mark=True,
                 why="planner takes the tokenizer in model.path, so put yours there if it is another"),
-            key("model.archive", ours="model.path", mark=True),
-            key("model.block_name", mark=True, why="planner finds the block class in the model",
+            key("model.archive", value="scalar", ours="model.path", mark=True),
+            key("model.block_name", value="scalar", mark=True, why="planner finds the block class in the model",
                 effect=says("some models refuse an empty batch, others make NaN of it")),
-            key("model.policy_dtype", default="float32", mark=True,
+            key("model.policy_dtype", choices=_DTYPES, default="float32", mark=True,
                 why="planner's weights and optimizer state are fp32"),
-            key("model.fsdp_policy_mp", ours="train.precision", mark=True),
-            key("model.reference_dtype", default="float16", mark=True,
+            key("model.fsdp_policy_mp", choices=_DTYPES, ours="train.precision", mark=True),
+            key("model.reference_dtype", choices=_DTYPES, default="float16", mark=True,
                 why="planner computes the reference in the precision of the policy"),
         ),
         *about(
             "the loss",
-            key("loss.name", ours="objective.kind", mark=True),
+            key("loss.name", value="scalar", ours="objective.kind", mark=True),
             key("loss.beta", ours="objective.beta", value="number", mark=True),
             key("loss.label_smoothing", ours="objective.label_smoothing", value="number", default=0, mark=True),
             key("loss.reference_free", ours="objective.reference", value="truth", default=False, mark=True),

@@ -26,7 +26,7 @@ from planner.recipes.drafting import (
     set_workers,
 )
 from planner.recipes.drafting_data import set_data, set_test_rows
-from planner.recipes.engine import carried, shipped
+from planner.recipes.engine import carried, refuse_values, shipped
 from planner.recipes.entries import Entry, KeyReader
 from planner.recipes.hydra.compose import Composed
 from planner.recipes.hydra_recipes.datasets import sources
@@ -73,6 +73,7 @@ def recipe_from(
 
     `used` has the keys that interpolations read.
     """
+    refuse_values(keys, TITLE)
     keys.refuse_null(TITLE, "gradient_accumulation_steps", "eval_every")
     batch = keys.whole("batch_size")
     accumulation = keys.read("gradient_accumulation_steps")

@@ -72,7 +72,7 @@ def make_draft(
     set_batch(draft, keys, options, facts.batch, micro, meanings[facts.meaning])
     note_padding(draft, "" if is_own else _LEGACY_PADS if facts.is_legacy else _PADS)
     if gpus:
-        whose = "--gpus" if options.gpus or launch is None else launch.source
+        whose = "--gpus" if options.gpus or launch is None else launch.counted_by or launch.source
         draft.derived.append(Note(key="gpus", text=f"tuned for {gpus} GPUs: {whose}"))
     _say_unknown(draft, keys)
     _set_length(draft, keys, facts)

@@ -11,7 +11,7 @@ from typing import Any
 from planner.base.disk import is_file
 from planner.recipes.config_reader import text_of
 from planner.recipes.drafting import DATA_OF, RecipeOptions, finish, make_own
-from planner.recipes.engine import shipped
+from planner.recipes.engine import refuse_values, shipped
 from planner.recipes.entries import Entry, KeyReader
 from planner.recipes.halos.batching import HalosFacts, Meaning
 from planner.recipes.halos.job import SHARED, make_draft
@@ -70,10 +70,8 @@ def _read(keys: KeyReader, made: Composed, found: RecipeSource, options: RecipeO
     if options.accelerate and launch is None:
         launch = read_launch(options.accelerate)
     if launch and options.gpus and launch.num_processes not in {None, options.gpus}:
-        keys.wrong(
-            f"{options.gpus_option} {options.gpus}: {launch.source} says num_processes {launch.num_processes}. "
-            "Leave one of them out"
-        )
+        said = f"{launch.counted_by or launch.source} says {launch.num_processes} processes"
+        keys.wrong(f"{options.gpus_option} {options.gpus}: {said}. Leave one of them out")
     group = found.command.group_size if found.command else None
     commented, used = _meaning_in_files(found), frozenset(made.used)
     return recipe_from(keys, made.choices, options, commented=commented, launch=launch, group=group, used=used)
@@ -132,6 +130,7 @@ def recipe_from(
     written, accumulation = keys.whole("model.batch_size"), keys.read("model.gradient_accumulation_steps")
     meaning = _meaning(keys, options, commented, accumulation)
     keys.rules = OF_LEGACY if meaning == "legacy" else RULES
+    refuse_values(keys, "HALOs")
     method, why_own = _method(keys, choices)
     keys.method = method
     fork = fork_of(keys, OF_LEGACY.has, "HALOs", used, _decided(keys, method))

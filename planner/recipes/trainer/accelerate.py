@@ -9,9 +9,11 @@ from typing import Any
 from planner.base.disk import is_file
 from planner.files.messages import cut, show
 from planner.recipes.config_reader import RepeatedKey, beside, mapping_of, recipe_error, text_of
+from planner.recipes.engine import refuse_values
 from planner.recipes.entries import Entry, KeyReader, flat
 from planner.recipes.recipe import Recipe
 from planner.recipes.trainer.keys import DEEPSPEED
+from planner.recipes.trainer.launch_keys import ACCELERATE_FILE
 
 _STEPS = "gradient_accumulation_steps"
 _CLIP = "deepspeed_config.gradient_clipping"
@@ -27,6 +29,7 @@ NOTHING_TO_SHARD = (
     "parallelism_config_dp_shard_size: found 1 with FSDP, which then has no GPUs to shard over, and accelerate refuses "
     "it. Write the number of GPUs, or remove parallelism_config"
 )
+_SAGEMAKER = "AMAZON_SAGEMAKER"
 _SHARING = ("tp_size", "cp_size", "sp_size")
 
 
@@ -109,10 +112,11 @@ def read_launch(path: str) -> LaunchSettings:
     """
     repeats: list[RepeatedKey] = []
     tree = mapping_of(text_of(path, "accelerate config"), path, repeats)
-    keys = KeyReader(source=path, entries=flat(tree, path), fix="{}: VALUE")
+    keys = KeyReader(source=path, entries=flat(tree, path), fix="{}: VALUE", rules=ACCELERATE_FILE)
     if not is_accelerate(tree):
         keys.wrong("found no keys of an accelerate file (distributed_type, num_processes). Write the path of one")
         keys.raise_mistakes()
+    _refuse_values(keys)
     written = frozenset(keys.entries)
     more, unread = _deepspeed_file(keys, path)
     keys.entries = {**keys.entries, **more}
@@ -122,7 +126,7 @@ def read_launch(path: str) -> LaunchSettings:
         kind="NO" if kind == "FALSE" else kind,
         deepspeed=_sizes_of(keys, path, is_file=bool(more)),
         mixed_precision=_precision_of(keys.value("mixed_precision")),
-        clip=keys.number(_CLIP) if isinstance(keys.value(_CLIP), int | float) else None,
+        clip=None if keys.value(_CLIP) in {None, "auto", "none"} else keys.number(_CLIP),
         beside_deepspeed=tuple(key for key in _BESIDE if key in written and keys.has(key)),
         machines=keys.whole("num_machines", 1),
         mesh=_mesh(keys),
@@ -133,6 +137,21 @@ def read_launch(path: str) -> LaunchSettings:
     _refuse_unknown_batches(keys, launch)
     keys.raise_mistakes()
     return launch
+
+
+def _refuse_values(keys: KeyReader) -> None:
+    """Notes keys and values that accelerate refuses (ClusterConfig). It takes mixed_precision in any case."""
+    precision = keys.entries.get("mixed_precision")
+    if precision and isinstance(precision.value, str):
+        keys.entries = {**keys.entries, "mixed_precision": replace(precision, value=precision.value.lower())}
+    refuse_values(keys, "accelerate")
+    if "distributed_type" not in keys.entries:
+        keys.wrong(
+            "distributed_type: found nothing, and accelerate refuses the file. Write MULTI_GPU, FSDP or DEEPSPEED"
+        )
+    for name in dict.fromkeys(each.partition(".")[0] for each in keys.entries):
+        if keys.rules.exact(name) is None and keys.value("compute_environment") != _SAGEMAKER:
+            keys.wrong(f"{cut(name)}: accelerate does not know this key and refuses the file. Remove it")
 
 
 def _refuse_unknown_batches(keys: KeyReader, launch: LaunchSettings) -> None:
@@ -158,7 +177,7 @@ def _refuse_unknown_batches(keys: KeyReader, launch: LaunchSettings) -> None:
         keys.wrong(f"{launch.beside_deepspeed[0]}: accelerate refuses it beside deepspeed_config_file. Remove it")
     if launch.kind == "MEGATRON_LM":
         keys.refuse("distributed_type", "Megatron-LM has batch sizes of its own: write FSDP or DEEPSPEED")
-    if str(keys.value("compute_environment", "")).upper() == "AMAZON_SAGEMAKER":
+    if str(keys.value("compute_environment", "")).upper() == _SAGEMAKER:
         keys.refuse("compute_environment", "planner does not know how many processes SageMaker starts")
 
 

@@ -1,4 +1,4 @@
-"""What TRL and transformers do with a recipe at each GPU count (TRL 0.19 to HEAD, transformers 4.53 and 5.23)."""
+"""What the Trainer and TRL do with a recipe at each GPU count (TRL 0.19 to HEAD, transformers 4.53 and 5.23)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -141,7 +141,7 @@ class TrainerFacts:
         return max(self.processes(gpus) // self.sharing, 1)
 
     def takes(self, gpus: int, micro: int, accumulation: int) -> bool:
-        """Whether TRL would train exactly the same batch with another split."""
+        """Whether the Trainer would train exactly the same batch with another split."""
         steps = self.steps_per_generation if self.names_steps else accumulation
         other = replace(
             self, micro=micro, accumulation=accumulation, steps_per_generation=steps,
@@ -151,7 +151,7 @@ class TrainerFacts:
         return other.outcome(gpus).verdict == "exact"
 
     def outcome(self, gpus: int) -> BatchOutcome:
-        """What TRL does at a GPU count."""
+        """What the Trainer does at a GPU count."""
         text, is_raised = self._refusal(gpus)
         if text:
             return BatchOutcome(gpus=gpus, verdict="error", batch=None, text=text, is_raised=is_raised)
@@ -164,7 +164,7 @@ class TrainerFacts:
         )
 
     def _refusal(self, gpus: int) -> tuple[str, bool]:
-        """The error, empty if TRL starts, and whether it is raised."""
+        """The error, empty if it starts, and whether it is raised."""
         if text := self._size_error(self.processes(gpus)):
             return text, True
         if self.launch_kind == "NO" and gpus > 1:

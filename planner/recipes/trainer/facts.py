@@ -1,4 +1,4 @@
-"""Reads the settings of a TRL recipe on which its verdicts depend."""
+"""Reads the settings of a recipe on the Trainer on which its verdicts depend."""
 
 from planner.recipes.entries import KeyReader
 from planner.recipes.scalars import number
@@ -6,6 +6,9 @@ from planner.recipes.trainer.accelerate import LaunchSettings
 from planner.recipes.trainer.batching import TrainerFacts
 from planner.recipes.trainer.dialect import Trained
 from planner.recipes.trainer.sizes import BatchSizes
+
+# Methods of TRL, and of systems on it, that train on completions which they generate.
+_GENERATING = ("grpo", "gdpo", "ebft")
 
 
 def facts_of(
@@ -18,7 +21,7 @@ def facts_of(
     method, unit = trained.method, trained.unit
     strategy = str(keys.value("eval_strategy", keys.value("evaluation_strategy", "no"))).lower()
     evaluates = strategy in {"steps", "epoch"}
-    generation = _generation_batch(keys)
+    generates = method in _GENERATING
     num_generations = keys.whole("num_generations", 8, least=2) if method == "grpo" else None
     steps, epochs = _length(keys)
     warmup, warmup_key = _warmup(keys)
@@ -36,11 +39,10 @@ def facts_of(
         even_batches=keys.value("accelerator_config.even_batches", True) is not False,
         drops_last=keys.flag("dataloader_drop_last"),
         num_generations=num_generations,
-        generation_batch=generation,
-        eval_generations=keys.whole("num_generations_eval", num_generations or 8),
-        # TRL takes its default before the Trainer reads num_steps.
-        steps_per_generation=keys.whole("steps_per_generation", keys.whole("gradient_accumulation_steps", 1)),
-        names_steps=keys.has("steps_per_generation"),
+        generation_batch=_generation_batch(keys) if generates else None,
+        eval_generations=keys.whole("num_generations_eval", num_generations or 8) if generates else 8,
+        steps_per_generation=_steps_per_generation(keys) if generates else 1,
+        names_steps=generates and keys.has("steps_per_generation"),
         deepspeed=sizes.deepspeed,
         mesh=launch.mesh if launch else None,
         accelerator=sizes.accelerator,
@@ -85,6 +87,11 @@ def _generation_batch(keys: KeyReader) -> int | None:
     return generation
 
 
+def _steps_per_generation(keys: KeyReader) -> int:
+    """GRPO's steps_per_generation. TRL takes its default before the Trainer reads num_steps."""
+    return keys.whole("steps_per_generation", keys.whole("gradient_accumulation_steps", 1))
+
+
 def _warmup(keys: KeyReader) -> tuple[str, str]:
     """The warmup as a cadence, and its key. warmup_steps wins if above 0, and below 1 it is a fraction."""
     steps, ratio = keys.number("warmup_steps", 0.0), keys.number("warmup_ratio", 0.0)
@@ -106,6 +113,7 @@ def _eval_every(keys: KeyReader, strategy: str) -> str:
         keys.value("eval_steps")
         return "1 epoch"
     every = keys.number("eval_steps") if keys.has("eval_steps") else keys.number("logging_steps", default_logging(keys))
-    if not every:
-        keys.refuse("eval_steps", "Write a number of steps, or a fraction of the run below 1")
+    if not every or (every > 1 and not every.is_integer()):
+        key = "eval_steps" if keys.has("eval_steps") or not every else "logging_steps"
+        keys.refuse(key, "Write a whole number of steps, or a fraction of the run below 1")
     return f"{round(every)} steps" if every >= 1 else f"{number(round(every * 100, 6))}%"

@@ -78,7 +78,7 @@ def fill(
 
 def _set_name(draft: Draft, keys: KeyReader, default: str) -> None:
     names = {key: PurePath(str(keys.value(key, ""))).name for key in ("run_name", "hub_model_id", "output_dir")}
-    told = next((key for key, name in names.items() if name), "the method")
+    told = next((key for key, name in names.items() if name), "the method" if "-" in default else "the system")
     name = job_name(*names.values(), default)
     draft.derive("name", name, f"name {name}: {keys.shown(told)}", told)
 

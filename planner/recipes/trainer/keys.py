@@ -16,6 +16,23 @@ _SPREAD = "It spreads the model over GPUs, which then share a micro-batch: remov
 _FROM_PYTHON = "transformers takes it from Python alone: remove it, and write its sizes in the accelerate file"
 _COMMITS = "planner commits at a measured interval (checkpoint.every)"
 TRACKING = "write tracking in the job"
+_INTERVALS = ("no", "steps", "epoch")
+SCHEDULERS = (
+    "linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt",
+    "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy",
+)  # fmt: skip
+"""transformers' SchedulerType"""
+OPTIMIZERS = (
+    "adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused", "adamw_torch_4bit",
+    "adamw_torch_8bit", "adamw_8bit", "adamw_bnb_8bit", "adamw_anyprecision", "adamw_hf", "adamw_apex_fused",
+    "paged_adamw", "paged_adamw_32bit", "paged_adamw_8bit", "adafactor", "adagrad", "adalomo", "ademamix",
+    "ademamix_8bit", "paged_ademamix_32bit", "paged_ademamix_8bit", "apollo_adamw", "apollo_adamw_layerwise",
+    "galore_adamw", "galore_adamw_8bit", "galore_adafactor", "galore_adamw_layerwise", "galore_adamw_8bit_layerwise",
+    "galore_adafactor_layerwise", "grokadamw", "lion", "lion_32bit", "lion_8bit", "paged_lion", "paged_lion_32bit",
+    "paged_lion_8bit", "lomo", "rmsprop", "rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit", "sgd",
+    "schedule_free_adamw", "schedule_free_radam", "schedule_free_sgd", "stable_adamw",
+)  # fmt: skip
+"""transformers' OptimizerNames, with those that only older versions have"""
 
 TRAINING_ARGUMENTS = Rules(
     (
@@ -80,35 +97,44 @@ TRAINING_ARGUMENTS = Rules(
             key("adam_beta2", ours="train.optimizer.betas", value="number", default=0.999),
             key("adam_epsilon", ours="train.optimizer.eps", value="number", default=1e-08),
             key("max_grad_norm", ours="train.clip_norm", value="norm", default=1.0, unset="job"),
-            key("lr_scheduler_type", ours="train.schedule.kind", default="linear", unset="job"),
+            key("lr_scheduler_type", choices=SCHEDULERS, ours="train.schedule.kind", default="linear", unset="job"),
             key("warmup_ratio", ours="train.schedule.warmup", value="number", default=0.0, is_old=True),
             key("warmup_steps", ours="train.schedule.warmup", value="number", default=0.0),
-            key("optim", ours="train.optimizer.kind", default="adamw_torch", unset="job"),
+            key("optim", choices=OPTIMIZERS, ours="train.optimizer.kind", default="adamw_torch", unset="job"),
             key("adafactor", value="truth"),
             key(
                 "average_tokens_across_devices",
+                value="truth",
                 unset="decides",
                 why="in planner every token of the global batch has the same weight",
                 is_true=True,
             ),
             keys("""
             lr_scheduler_kwargs optim_args optim_target_modules"""),
-            keys("label_smoothing_factor neftune_noise_alpha", alters=EMPTY),
+            keys("label_smoothing_factor neftune_noise_alpha", value="real", alters=EMPTY),
         ),
         *about(
             "the length of the run",
             key("num_train_epochs", ours="train.epochs", value="number", default=3.0),
-            key("max_steps", ours="train.steps", default=-1, unset="decides", why="-1 means that epochs decide"),
-            keys("do_train do_predict", stands_alone=True),
+            key(
+                "max_steps",
+                value="real",
+                ours="train.steps",
+                default=-1,
+                unset="decides",
+                why="-1 means that epochs decide",
+            ),
+            keys("do_train do_predict", value="truth", stands_alone=True),
         ),
         *about(
             "evaluation",
-            key("do_eval", why="eval_strategy decides it", stands_alone=True),
-            key("eval_strategy", ours="eval.every", default="no"),
-            key("evaluation_strategy", ours="eval.every", default="no"),
+            key("do_eval", value="truth", why="eval_strategy decides it", stands_alone=True),
+            key("eval_strategy", choices=_INTERVALS, ours="eval.every", default="no"),
+            key("evaluation_strategy", choices=(*_INTERVALS, None), ours="eval.every", default="no"),
             key("eval_steps", ours="eval.every", value="number"),
             key(
                 "eval_accumulation_steps",
+                value="real",
                 why="it moves evaluation tensors to the CPU and does not accumulate gradients",
             ),
             key(
@@ -118,22 +144,31 @@ TRAINING_ARGUMENTS = Rules(
                 unset="free",
                 why="planner splits evaluation as it splits training",
             ),
-            keys("""
-            eval_delay include_for_metrics include_inputs_for_metrics metric_for_best_model
-            greater_is_better label_names past_index use_legacy_prediction_loop"""),
+            keys("eval_delay past_index", value="real"),
+            keys("include_for_metrics label_names"),
+            keys(
+                """
+            include_inputs_for_metrics greater_is_better use_legacy_prediction_loop""",
+                value="truth",
+            ),
+            key("metric_for_best_model", value="scalar"),
             keys(
                 """
             eval_on_start prediction_loss_only batch_eval_metrics eval_use_gather_object
             load_best_model_at_end jit_mode_eval""",
+                value="truth",
                 stands_alone=True,
             ),
-            keys("eval_do_concat_batches", is_true=True),
+            key("eval_do_concat_batches", value="truth", is_true=True),
         ),
         *about(
             "logging, saving and the hub",
-            key("output_dir", ours="name", unset="free", why="checkpoint.path is the folder of the run"),
+            key(
+                "output_dir", value="scalar", ours="name", unset="free", why="checkpoint.path is the folder of the run"
+            ),
             key(
                 "overwrite_output_dir",
+                value="truth",
                 why="planner resumes a run in its folder, so write another checkpoint.path for a new run",
                 stands_alone=True,
                 is_old=True,
@@ -141,31 +176,41 @@ TRAINING_ARGUMENTS = Rules(
             key("run_name", ours="name", value="words", unset="free"),
             key("logging_dir", ours="tracking", value="words", unset="free"),
             key("report_to", ours="tracking", value="words", why=TRACKING),
-            key("save_strategy", why=_COMMITS),
-            key("save_steps", why=_COMMITS),
-            key("save_total_limit", why="checkpoint.keep is 2"),
-            key("push_to_hub", why="planner export exports a trained run", stands_alone=True),
-            key("hub_model_id", ours="name", unset="free"),
+            key("save_strategy", choices=(*_INTERVALS, "best"), why=_COMMITS),
+            key("save_steps", value="real", why=_COMMITS),
+            key("save_total_limit", value="real", why="checkpoint.keep is 2"),
+            key("push_to_hub", value="truth", why="planner export exports a trained run", stands_alone=True),
+            key("hub_model_id", value="scalar", ours="name", unset="free"),
             key("project", ours="tracking", value="words", why=TRACKING),
             key("trackio_space_id", ours="tracking", value="words", why=TRACKING),
-            key("logging_steps", default=500.0),
-            keys("""
-            logging_strategy log_level log_level_replica hub_strategy hub_token
-            hub_revision trackio_bucket_id trackio_static_space_id include_tokens_per_second
-            ray_scope"""),
+            key("logging_steps", value="real", default=500.0),
+            key("logging_strategy", choices=_INTERVALS),
+            keys(
+                """
+            log_level log_level_replica hub_token hub_revision trackio_bucket_id ray_scope""",
+                value="scalar",
+            ),
+            key(
+                "hub_strategy",
+                choices=("end", "every_save", "checkpoint", "all_checkpoints"),
+            ),
+            key("trackio_static_space_id"),
+            key("include_tokens_per_second", value="truth"),
             keys(
                 """
             logging_first_step logging_nan_inf_filter log_on_each_node save_safetensors
             skip_memory_metrics""",
+                value="truth",
                 is_true=True,
             ),
             keys(
                 """
             disable_tqdm save_on_each_node save_only_model enable_jit_checkpoint
-            restore_callback_states_from_checkpoint hub_private_repo hub_always_push
-            include_num_input_tokens_seen""",
+            restore_callback_states_from_checkpoint hub_private_repo hub_always_push""",
+                value="truth",
                 stands_alone=True,
             ),
+            key("include_num_input_tokens_seen", stands_alone=True),
         ),
         *about(
             "precision, memory and speed",
@@ -177,7 +222,7 @@ TRAINING_ARGUMENTS = Rules(
                 note="its default is false",
             ),
             key("fp16", ours="train.precision", value="truth"),
-            key("tf32", why="planner keeps torch's default", stands_alone=True),
+            key("tf32", value="truth", why="planner keeps torch's default", stands_alone=True),
             key(
                 "gradient_checkpointing",
                 ours="train.activation_checkpointing",
@@ -186,38 +231,54 @@ TRAINING_ARGUMENTS = Rules(
                 note="false by default",
             ),
             key("gradient_checkpointing_kwargs", why="planner has kinds of its own (train.activation_checkpointing)"),
-            key("torch_compile", ours="train.compile", stands_alone=True),
+            key("torch_compile", value="truth", ours="train.compile", stands_alone=True),
             key(
                 "use_liger_kernel",
+                value="truth",
                 why="planner has losses in chunks. Write train.kernels: liger for Liger's other kernels",
                 stands_alone=True,
             ),
-            keys("""
-            fp16_opt_level fp16_backend half_precision_backend activation_checkpointing_kwargs
-            torch_compile_backend torch_compile_mode torchdynamo torch_empty_cache_steps
-            liger_kernel_config"""),
-            keys("bf16_full_eval fp16_full_eval activation_checkpointing use_cache use_ipex", stands_alone=True),
+            keys(
+                """
+            fp16_opt_level fp16_backend half_precision_backend torch_compile_backend
+            torch_compile_mode torchdynamo""",
+                value="scalar",
+            ),
+            keys("activation_checkpointing_kwargs liger_kernel_config"),
+            key("torch_empty_cache_steps", value="real"),
+            keys(
+                """
+            bf16_full_eval fp16_full_eval activation_checkpointing use_cache use_ipex""",
+                value="truth",
+                stands_alone=True,
+            ),
         ),
         *about(
             "devices and processes, of which planner takes the count",
-            key("ddp_timeout", why="planner watches its workers"),
-            keys("use_cpu no_cuda use_mps_device ddp_find_unused_parameters fsdp", stands_alone=True),
-            keys("""
-            local_rank tpu_num_cores tpu_metrics_debug debug ddp_backend ddp_bucket_cap_mb
-            ddp_broadcast_buffers ddp_static_graph fsdp_min_num_params
-            fsdp_transformer_layer_cls_to_wrap"""),
+            key("ddp_timeout", value="real", why="planner watches its workers"),
+            keys("use_cpu no_cuda use_mps_device ddp_find_unused_parameters", value="truth", stands_alone=True),
+            key("fsdp", stands_alone=True),
+            keys("local_rank tpu_num_cores ddp_bucket_cap_mb fsdp_min_num_params", value="real"),
+            keys("tpu_metrics_debug ddp_broadcast_buffers ddp_static_graph", value="truth"),
+            keys("debug fsdp_transformer_layer_cls_to_wrap"),
+            key("ddp_backend", value="scalar"),
         ),
         *about(
             "which rows come when, not how many",
             key("seed", ours="train.seed", value="whole", least=0, default=42, unset="job"),
             key("group_by_length", value="truth"),
             key("dataloader_drop_last", value="truth", unset="decides", why="planner drops no row"),
-            key("remove_unused_columns", why="planner reads only the columns that it needs", is_true=True),
-            keys("""
-            data_seed length_column_name train_sampling_strategy dataloader_num_workers
-            dataloader_prefetch_factor dataloader_multiprocessing_context"""),
-            keys("full_determinism ignore_data_skip dataloader_persistent_workers", stands_alone=True),
-            keys("dataloader_pin_memory dataloader_in_order", is_true=True),
+            key(
+                "remove_unused_columns", value="truth", why="planner reads only the columns that it needs", is_true=True
+            ),
+            keys("data_seed dataloader_num_workers dataloader_prefetch_factor", value="real"),
+            keys(
+                """
+            length_column_name train_sampling_strategy dataloader_multiprocessing_context""",
+                value="scalar",
+            ),
+            keys("full_determinism ignore_data_skip dataloader_persistent_workers", value="truth", stands_alone=True),
+            keys("dataloader_pin_memory dataloader_in_order", value="truth", is_true=True),
         ),
         *about(
             "keys by their beginning",

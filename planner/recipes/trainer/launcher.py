@@ -57,7 +57,8 @@ def launch_of(command: Command, options: RecipeOptions, keys: KeyReader, source:
             f"{whose}: found {said}, but {launch.source} has distributed_type NO, with which accelerate starts one "
             "process. Write --multi_gpu before the script"
         )
-    return replace(launch or LaunchSettings(num_processes=None), num_processes=int(said), source=whose)
+    known = launch or LaunchSettings(num_processes=None)
+    return replace(known, num_processes=int(said), source=known.source or whose, counted_by=whose)
 
 
 def is_alone(command: Command) -> bool:

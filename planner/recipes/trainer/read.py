@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from planner.files.messages import cut
 from planner.recipes.config_reader import RepeatedKey, beside, mapping_of, text_of
 from planner.recipes.drafting import RecipeOptions
+from planner.recipes.engine import refuse_values
 from planner.recipes.entries import Entry, KeyReader, flat
 from planner.recipes.overrides import overrides
 from planner.recipes.recipe import Draft, Recipe
@@ -26,7 +27,7 @@ from planner.recipes.trainer.recipe import leave_unresolved, read_truths, recipe
 from planner.recipes.trainer.sizes import SPLITS, expand
 
 VERSIONS = "in transformers 4.53 to 5.23"
-_METHOD = "what your script trains"
+_METHOD = "your script's loss"
 _OLD_SIZE = "per_gpu_train_batch_size"
 """the name of m in older versions of transformers, where it wins over today's"""
 
@@ -55,13 +56,14 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     leave_unresolved(keys, DIALECT)
     expand(keys)
     read_truths(keys)
+    refuse_values(keys, DIALECT.title)
     options = replace(options, env={**(command.environment if command else {}), **options.env})
     if command:
         launch = launch_of(command, options, keys, found.source)
     else:
         launch = read_launch(options.accelerate) if options.accelerate else None
     trained = Trained(
-        method=_METHOD, told_by="--system trainer", loss=_METHOD, unit="sample",
+        method=_METHOD, told_by="no key names it (--system trainer)", loss=_METHOD, unit="sample",
         why_own="planner does not know which model, data and loss your script has",
     )  # fmt: skip
     recipe = recipe_of(keys, options, trained, DIALECT, launch)

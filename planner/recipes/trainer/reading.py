@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from planner.recipes.command import Command
 from planner.recipes.drafting import RecipeOptions
-from planner.recipes.engine import refuse_unknown, rename
+from planner.recipes.engine import refuse_unknown, refuse_values, rename
 from planner.recipes.entries import KeyReader, flat
 from planner.recipes.overrides import overrides
 from planner.recipes.recipe import Recipe
@@ -66,6 +66,7 @@ def opened(
     leave_unresolved(keys, dialect)
     expand(keys)
     read_truths(keys)
+    refuse_values(keys, dialect.title)
     return keys
 
 

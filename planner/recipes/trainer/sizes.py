@@ -1,4 +1,4 @@
-"""Reads what decides a TRL recipe's batch, by the table `trainer_fields`, from YAML, JSON texts and files."""
+"""Reads what decides the batch of a recipe on the Trainer, by its rows, from YAML, JSON texts and files."""
 
 import json
 import re
@@ -26,7 +26,7 @@ SPLITS = "accelerator_config.split_batches"
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSizes:
-    """The numbers of a TRL recipe that make its batch, as the Trainer reads them."""
+    """The numbers of a recipe that make its batch, as the Trainer reads them."""
 
     micro: int
     """per_device_train_batch_size, which counts over all GPUs if `splits`"""
@@ -119,6 +119,8 @@ def _object_in(keys: KeyReader, key: str, entry: Entry) -> tuple[dict[str, Any],
         return None
     if key == "accelerator_config":
         keys.refuse(key, "No such file is here: write its JSON object")
+    if key == "model_init_kwargs":
+        keys.refuse(key, "Write a JSON object")
     return None
 
 
@@ -162,7 +164,7 @@ def _size(keys: KeyReader, key: str) -> int:
     """The whole number at `key`, 1 by default. argparse takes no `8.0`, and the Trainer no null."""
     row = keys.rules.of_key(key)
     default: int = row.default if row else 1
-    entry = keys.entries.get(key)
+    entry = None if keys.is_wrong(key) else keys.entries.get(key)
     if entry is not None and not entry.is_default and (entry.value is None or isinstance(entry.value, float)):
         found = "null" if entry.value is None else show(entry.value)
         keys.wrong(f"{keys.shown(key)}: found {found}, which the Trainer does not take. Write a whole number")

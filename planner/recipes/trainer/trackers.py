@@ -1,4 +1,4 @@
-"""Drafts a job's trackers from the keys of a TRL recipe and the environment variables of its command.
+"""Drafts a job's trackers from the keys of a recipe on the Trainer and the environment variables of its command.
 
 transformers 4 reports to all installed trackers if `report_to` is missing, transformers 5 to none. A recipe does not
 say which of them it is for. Read in transformers 4.53.3, 4.57.3 and 5.23.0 (training_args.py, integration_utils.py).

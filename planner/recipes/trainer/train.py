@@ -1,4 +1,4 @@
-"""Drafts a job's train and eval sections from the keys of a TRL recipe."""
+"""Drafts a job's train and eval sections from the keys of a recipe on the Trainer."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a user must know of how a TRL recipe is started: files that planner did not read, DataParallel, resuming."""
+"""What a user must know of how a recipe is started: files that planner did not read, DataParallel, resuming."""
 
 import re
 

@@ -24,7 +24,9 @@ def named_sets(keys: KeyReader, method: str, *, evaluates: bool) -> NamedSets:
     """
     if handbook_v03.is_older(keys.entries):
         return _of_older(keys)
-    for key, name in ((_MIXTURE, "id"), (f"{_MIXTURE}.datasets", "id"), ("datasets", "path")):
+    if keys.value(_MIXTURE) or (keys.has_below(_MIXTURE) and f"{_MIXTURE}.datasets" not in keys.entries):
+        keys.lacks(f"{_MIXTURE}: found no datasets in it. Write datasets below it, a list of sections with id")
+    for key, name in ((f"{_MIXTURE}.datasets", "id"), ("datasets", "path")):
         if keys.value(key) and not isinstance(keys.value(key), list):
             keys.lacks(f"{key}: found {show(keys.value(key))}. Write a list of data sets, each with {name}")
     if isinstance(mixture := keys.value(f"{_MIXTURE}.datasets"), list):

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from planner.recipes.drafting import DATA_OF, RecipeOptions
-from planner.recipes.engine import rename
+from planner.recipes.engine import refuse_values, rename
 from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Recipe
 from planner.recipes.trainer.accelerate import LaunchSettings
@@ -15,7 +15,7 @@ from planner.recipes.trl import handbook_v03
 from planner.recipes.trl.data import set_rows
 from planner.recipes.trl.keys import METHODS
 from planner.recipes.trl.loss import changing, note_loss, set_objective
-from planner.recipes.trl.method import is_pretraining, method_of
+from planner.recipes.trl.method import LOSSES, is_pretraining, method_of
 from planner.recipes.trl.model import set_model
 from planner.recipes.trl.padding import cuts_padding_free, padding_reasons, set_padding
 from planner.recipes.trl.unknown import refuse_unknown
@@ -61,6 +61,7 @@ def recipe_from(keys: KeyReader, options: RecipeOptions, *, script: str, launch:
     rename(keys)
     expand(keys)
     read_truths(keys)
+    refuse_values(keys, DIALECT.title)
     method, told_by = method_of(dict(keys.entries), script, keys.source, options.method)
     if method not in METHODS:
         found = f"found {method[:40]}" if method else "the recipe does not name it"
@@ -74,6 +75,7 @@ def recipe_from(keys: KeyReader, options: RecipeOptions, *, script: str, launch:
             f"{told_by}: convert makes no job for rows of plain text. Write one with data.kind jsonl, objective lm "
             "(planner init) and the global batch that planner check shows"
         )
+    _refuse_loss(keys)
     loss = _loss_of(keys, method)
     unit = "pair" if method in {"dpo", "orpo"} else "example" if method == "sft" else "completion"
     unit = "packed row" if keys.flag("packing") else unit
@@ -83,6 +85,14 @@ def recipe_from(keys: KeyReader, options: RecipeOptions, *, script: str, launch:
         script=script or (f"run_{method}.py" if is_older else ""),
         config_first=is_older and not script,
     )
+
+
+def _refuse_loss(keys: KeyReader) -> None:
+    """Notes a loss that no version of TRL has as a mistake."""
+    loss = keys.peek("loss_type", "")
+    for each in loss if isinstance(loss, list) else [loss]:
+        if each and str(each) not in LOSSES:
+            keys.refuse("loss_type", "TRL does not have this loss. Correct its name, or remove the key")
 
 
 def _loss_of(keys: KeyReader, method: str) -> str:

@@ -26,8 +26,8 @@ _OWN = Rules(
                 unset="free",
             ),
             key("num_generations_eval", value="whole", effect=reads("GRPO refuses counts that cut a group")),
-            key("generation_batch_size", effect=reads("GRPO refuses counts that do not divide it")),
-            key("steps_per_generation", effect=reads("GRPO refuses counts that cut a group")),
+            key("generation_batch_size", value="whole", effect=reads("GRPO refuses counts that do not divide it")),
+            key("steps_per_generation", value="whole", effect=reads("GRPO refuses counts that cut a group")),
             key(
                 "model_init_kwargs",
                 effect=reads("tp_plan and device_map let GPUs share a micro-batch"),
@@ -36,37 +36,45 @@ _OWN = Rules(
         ),
         *about(
             "the data",
-            key("dataset_name", ours="data.path", unset="job"),
-            key("dataset_config", ours="data.config", unset="job"),
-            key("dataset_train_split", ours="data.split", default="train", unset="job"),
+            key("dataset_name", value="scalar", ours="data.path", unset="job"),
+            key("dataset_config", value="scalar", ours="data.config", unset="job"),
+            key("dataset_train_split", value="scalar", ours="data.split", default="train", unset="job"),
             key(
                 "dataset_test_split",
+                value="scalar",
                 ours="eval.data.split",
                 default="test",
                 why="the recipe does not evaluate it (eval_strategy)",
             ),
-            key("dataset_streaming", why=_READ_FIRST, stands_alone=True),
+            key("dataset_streaming", value="truth", why=_READ_FIRST, stands_alone=True),
             key("dataset_mixture", ours="data.mixture"),
             key("datasets", ours="data.mixture"),
             key(
                 "test_split_size",
+                value="real",
                 ours="eval.samples",
                 why="it holds rows out of the data sets in datasets, and the recipe has none",
             ),
-            key("streaming", why=_READ_FIRST),
-            key("dataset_text_field", ours="data.columns"),
-            key("dataset_num_proc", why="planner reads the data once"),
-            keys("dataset_kwargs dataset_batch_size num_of_sequences chars_per_token"),
-            keys("shuffle_dataset", is_true=True),
+            key("streaming", value="truth", why=_READ_FIRST),
+            key("dataset_text_field", value="scalar", ours="data.columns"),
+            key("dataset_num_proc", value="real", why="planner reads the data once"),
+            key("dataset_kwargs"),
+            keys("dataset_batch_size num_of_sequences chars_per_token", value="real"),
+            key("shuffle_dataset", value="truth", is_true=True),
         ),
         *about(
             "the model and its adapters",
             key("model_name_or_path", ours="model.path", value="text", unset="free"),
             key("model_revision", ours="model.revision", value="text", unset="job"),
-            key("torch_dtype", why=_FP32, is_old=True),
-            key("dtype", why=_FP32),
-            key("trust_remote_code", why="planner runs no code of a model's repository", stands_alone=True),
-            key("attn_implementation", ours="model.attention"),
+            key("torch_dtype", value="scalar", why=_FP32, is_old=True),
+            key("dtype", value="scalar", why=_FP32),
+            key(
+                "trust_remote_code",
+                value="truth",
+                why="planner runs no code of a model's repository",
+                stands_alone=True,
+            ),
+            key("attn_implementation", value="scalar", ours="model.attention"),
             key("use_peft", ours="model.lora", value="truth"),
             key("lora_r", ours="model.lora.rank", value="whole", default=16, unset="job"),
             key("lora_alpha", ours="model.lora.alpha", value="number", default=32.0, unset="job"),
@@ -77,28 +85,37 @@ _OWN = Rules(
             key("load_in_8bit", ours="model.frozen", value="truth"),
             key("load_in_4bit", ours="model.frozen", value="truth"),
             key("force_use_ref_model", value="truth"),
-            keys("""
-            lora_target_parameters lora_modules_to_save lora_task_type bnb_4bit_quant_type
-            bnb_4bit_quant_storage bnb_4bit_compute_dtype use_liger tokenizer_name_or_path
-            ref_model_init_kwargs model_adapter_name ref_adapter_name base_model_attribute_name
-            router_aux_loss_coef is_encoder_decoder"""),
-            keys("use_bnb_nested_quant cast_lm_head_to_fp32", stands_alone=True),
+            keys("lora_target_parameters lora_modules_to_save ref_model_init_kwargs"),
+            keys(
+                """
+            lora_task_type bnb_4bit_quant_type bnb_4bit_quant_storage bnb_4bit_compute_dtype
+            tokenizer_name_or_path model_adapter_name ref_adapter_name base_model_attribute_name""",
+                value="scalar",
+            ),
+            keys("use_liger is_encoder_decoder", value="truth"),
+            key("router_aux_loss_coef", value="real"),
+            keys("use_bnb_nested_quant cast_lm_head_to_fp32", value="truth", stands_alone=True),
         ),
         *about(
             "prompts, tokens and lengths",
-            key("chat_template", ours="model.chat_template", unset="job"),
-            key("chat_template_path", ours="model.chat_template", unset="job"),
+            key("chat_template", value="scalar", ours="model.chat_template", unset="job"),
+            key("chat_template_path", value="scalar", ours="model.chat_template", unset="job"),
             key("max_length", ours="model.context", value="whole", least=2, default=1024, unset="job"),
             key("max_seq_length", ours="model.context", value="whole", least=2, default=1024, unset="job", is_old=True),
             key("max_prompt_length", ours="data.max_prompt", value="whole", unset="job", is_old=True),
-            key("truncation_mode", ours="data.cut_prompt", value="text"),
-            key("packing_strategy", unset="decides", why="planner packs in the same way (bfd)"),
+            key("truncation_mode", ours="data.cut_prompt", value="scalar"),
+            key("packing_strategy", value="scalar", unset="decides", why="planner packs in the same way (bfd)"),
             key("padding_free", ours="batch.max_tokens", value="truth"),
             key("completion_only_loss", ours="data.loss_on", value="truth"),
             key("assistant_only_loss", ours="data.loss_on", value="truth"),
-            keys("""
-            system_prompt chat_template_kwargs eos_token pad_token bos_token tools
-            max_completion_length pad_to_multiple_of eval_packing padding_value label_pad_token_id"""),
+            keys("system_prompt eos_token pad_token bos_token", value="scalar"),
+            keys("chat_template_kwargs tools"),
+            keys(
+                """
+            max_completion_length pad_to_multiple_of padding_value label_pad_token_id""",
+                value="real",
+            ),
+            key("eval_packing", value="truth"),
         ),
         *about(
             "keys of the Trainer's with defaults of TRL's own",
@@ -134,57 +151,85 @@ _OWN = Rules(
             key("sync_ref_model", value="truth"),
             key("desirable_weight", ours="objective.desirable_weight", value="number", default=1.0),
             key("undesirable_weight", ours="objective.undesirable_weight", value="number", default=1.0),
-            keys("disable_dropout scale_rewards use_bias_correction_kl", is_true=True),
-            keys("""
-            use_logits_to_keep precompute_ref_batch_size use_liger_loss liger_loss f_divergence_type
-            f_alpha_divergence_coef rpo_alpha ld_alpha discopop_tau loss_weights
+            keys("disable_dropout use_bias_correction_kl", value="truth", is_true=True),
+            key("scale_rewards", is_true=True),
+            keys("use_logits_to_keep use_liger_loss liger_loss", value="truth"),
+            keys(
+                """
+            precompute_ref_batch_size f_alpha_divergence_coef rpo_alpha ld_alpha discopop_tau
             ref_model_mixup_alpha ref_model_sync_steps rpo_weight simpo_gamma cpo_alpha alpha
-            reward_weights reward_funcs reward_model_name_or_path epsilon delta epsilon_high
-            importance_sampling_level top_entropy_quantile num_iterations entropy_coef
+            epsilon delta epsilon_high top_entropy_quantile num_iterations entropy_coef
             entropy_coef_delta entropy_coef_max entropy_coef_min entropy_target
-            multi_objective_aggregation off_policy_mask_threshold sapo_temperature_neg
-            sapo_temperature_pos vespo_k_neg vespo_k_pos vespo_lambda_neg vespo_lambda_pos"""),
-            keys("mask_truncated_completions use_adaptive_entropy", stands_alone=True),
+            off_policy_mask_threshold sapo_temperature_neg sapo_temperature_pos vespo_k_neg
+            vespo_k_pos vespo_lambda_neg vespo_lambda_pos""",
+                value="real",
+            ),
+            key(
+                "f_divergence_type",
+                choices=("reverse_kl", "forward_kl", "js_divergence", "alpha_divergence", None),
+            ),
+            keys(
+                """
+            reward_model_name_or_path importance_sampling_level
+            multi_objective_aggregation""",
+                value="scalar",
+            ),
+            keys("loss_weights reward_weights reward_funcs"),
+            keys("mask_truncated_completions use_adaptive_entropy", value="truth", stands_alone=True),
         ),
         *about(
             "generation",
-            keys("""
-            generate_during_eval temperature top_p top_k min_p repetition_penalty
+            key("generate_during_eval", value="truth"),
+            keys(
+                """
+            temperature top_p top_k min_p repetition_penalty vllm_server_port vllm_server_timeout
+            vllm_gpu_memory_utilization vllm_tensor_parallel_size max_tool_calling_iterations
+            vllm_group_port vllm_importance_sampling_cap vllm_importance_sampling_clip_max
+            vllm_importance_sampling_clip_min vllm_max_model_length""",
+                value="real",
+            ),
+            keys(
+                """
             cache_implementation vllm_server_base_url vllm_mode vllm_model_impl
-            vllm_guided_decoding_regex vllm_server_host vllm_server_port vllm_server_timeout
-            vllm_gpu_memory_utilization vllm_tensor_parallel_size generation_kwargs
-            max_tool_calling_iterations transformers_continuous_batching_config vllm_group_port
-            vllm_importance_sampling_cap vllm_importance_sampling_clip_max
-            vllm_importance_sampling_clip_min vllm_importance_sampling_mode vllm_max_model_length
-            vllm_structured_outputs_regex"""),
-            keys("ds3_gather_for_generation vllm_importance_sampling_correction", is_true=True),
+            vllm_guided_decoding_regex vllm_server_host vllm_importance_sampling_mode
+            vllm_structured_outputs_regex""",
+                value="scalar",
+            ),
+            keys("generation_kwargs transformers_continuous_batching_config"),
+            keys("ds3_gather_for_generation vllm_importance_sampling_correction", value="truth", is_true=True),
             keys(
                 """
             use_transformers_paged use_vllm use_transformers_continuous_batching
             vllm_enable_sleep_mode""",
+                value="truth",
                 stands_alone=True,
             ),
         ),
         *about(
             "memory, logging and callbacks",
             key("wandb_entity", ours="tracking", value="words"),
-            key("logging_steps", default=10.0),
+            key("logging_steps", value="real", default=10.0),
             key("wandb_project", ours="tracking", value="words"),
             key("wandb_run_group", ours="tracking", value="words"),
-            keys("""
-            gradient_checkpointing_use_reentrant benchmarks callbacks wandb_log_unique_prompts
-            num_completions_to_print log_completions_hub_repo"""),
-            keys("ignore_bias_buffers activation_offloading log_completions log_unique_prompts", stands_alone=True),
-            keys("log_multimodal", is_true=True),
+            keys("gradient_checkpointing_use_reentrant wandb_log_unique_prompts", value="truth"),
+            keys("benchmarks callbacks"),
+            key("num_completions_to_print", value="real"),
+            key("log_completions_hub_repo", value="scalar"),
+            keys(
+                """
+            ignore_bias_buffers activation_offloading log_completions log_unique_prompts""",
+                value="truth",
+                stands_alone=True,
+            ),
+            key("log_multimodal", value="truth", is_true=True),
         ),
         *about(
             "keys of TRL 0.7 to 0.18 that newer versions dropped. None of them decides the loss or the batch",
-            keys(
-                """
-            max_target_length use_num_logits_to_keep vllm_device vllm_dtype vllm_max_model_len
-            vllm_enable_prefix_caching""",
-                is_old=True,
-            ),
+            key("max_target_length", value="real", is_old=True),
+            key("use_num_logits_to_keep", value="truth", is_old=True),
+            keys("vllm_device vllm_dtype", value="scalar", is_old=True),
+            key("vllm_max_model_len", value="real", is_old=True),
+            key("vllm_enable_prefix_caching", value="truth", is_old=True),
         ),
         *about(
             "keys by their beginning",
@@ -201,17 +246,22 @@ HANDBOOK = Rules(
         "the alignment-handbook's scripts up to v0.3, whose keys TRL's scripts refuse",
         key("dataset_mixer", ours="data.mixture"),
         keys("dataset_splits dataset_configs"),
-        key("preprocessing_num_workers", why="planner reads the data once"),
-        key("use_flash_attention_2", why="attn_implementation replaces it"),
-        key("text_column", why="only continued pretraining reads it"),
-        key("truncation_side", why="data.cut_prompt sets it"),
+        key("preprocessing_num_workers", value="real", why="planner reads the data once"),
+        key("use_flash_attention_2", value="truth", why="attn_implementation replaces it"),
+        key("text_column", value="scalar", why="only continued pretraining reads it"),
+        key("truncation_side", value="scalar", why="data.cut_prompt sets it"),
         key(
             "auto_insert_empty_system_msg",
+            value="truth",
             why="the model's chat template decides what comes before the first turn",
             is_true=True,
         ),
-        key("base_model_revision", why="it is the model under an adapter, for which planner has only model.revision"),
-        key("model_code_revision", why="planner runs no code of a model's repository"),
+        key(
+            "base_model_revision",
+            value="scalar",
+            why="it is the model under an adapter, for which planner has only model.revision",
+        ),
+        key("model_code_revision", value="scalar", why="planner runs no code of a model's repository"),
     )
 )
 """(src/alignment/configs.py)"""

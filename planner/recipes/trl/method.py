@@ -34,6 +34,8 @@ _LOSSES = {
     "apo_down discopop sft sigmoid_norm",
 }
 _METHOD_OF_LOSS = {loss: method for method, losses in _LOSSES.items() for loss in losses.split()}
+LOSSES = frozenset({*_METHOD_OF_LOSS, "simpo", "alphapo"})
+"""the values of loss_type in TRL's scripts, also of those that planner does not read"""
 
 
 def is_pretraining(script: str, source: str, asked: str | None) -> bool:
