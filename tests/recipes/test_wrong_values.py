@@ -210,6 +210,17 @@ def test_a_deepspeed_file_is_read_by_its_rows(text, says, tmp_path):
         read_recipe(str(tmp_path / "d.json"), [], RecipeOptions(gpus=4))
 
 
+@pytest.mark.parametrize(("value", "is_taken"), [("word", False), ("BF16", False), ("bf16", True), ("$MP", True)])
+def test_accelerates_own_option_has_choices(value, is_taken):
+    script = "train.py --per_device_train_batch_size 2 --gradient_accumulation_steps 2"
+    command = f"accelerate launch --num_processes 4 --mixed_precision {value} {script}"
+    if is_taken:
+        assert read_recipe(command, [], RecipeOptions(system="trainer")).global_batch == 16
+        return
+    with pytest.raises(RecipeError, match=r"--mixed_precision: found .* Write no, fp16, bf16, fp8"):
+        read_recipe(command, [], RecipeOptions(system="trainer"))
+
+
 def test_a_script_may_have_settings_of_grpo_for_itself():
     """Only TRL's GRPO reads them."""
     recipe = read_recipe(f"{SHELL} --generation_batch_size word", [], RecipeOptions(system="trainer"))

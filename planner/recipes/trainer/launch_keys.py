@@ -48,8 +48,9 @@ ACCELERATE_LAUNCH = Rules(
         ),
         *about(
             "precision and compilation",
+            key("mixed_precision", choices=("no", "fp16", "bf16", "fp8")),
             keys("""
-            mixed_precision downcast_bf16 dynamo_backend dynamo_mode dynamo_use_fullgraph
+            downcast_bf16 dynamo_backend dynamo_mode dynamo_use_fullgraph
             dynamo_use_dynamic dynamo_use_regional_compilation fp8_backend
             fp8_use_autocast_during_eval fp8_margin fp8_interval fp8_format fp8_amax_history_len
             fp8_amax_compute_algo fp8_override_linear_precision fp8_opt_level
