@@ -132,7 +132,7 @@ def test_an_accelerate_file_says_the_count(cli, tmp_path):
     file.write_text("distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config:\n  zero_stage: 3\n")
     arguments = ("convert", "recipe.yaml", "--method", "sft", "--accelerate", "accelerate.yaml")
     assert parse_job(cli(*arguments).out).batch.global_batch == 64
-    assert "--num_processes is 4" in cli(*arguments, "--gpus", "8").err
+    assert "says num_processes 4" in cli(*arguments, "--gpus", "8").err
     file.write_text(file.read_text() + "  gradient_accumulation_steps: 1\n")
     assert "gradient_accumulation_steps: 2, but accelerate.yaml has 1" in cli(*arguments).err
     checked = cli("check", *arguments[1:], "--gpus", "4")

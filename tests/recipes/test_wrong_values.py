@@ -85,7 +85,7 @@ def test_the_choices_of_an_accelerate_file_are_accelerates():
     theirs = {"distributed_type": DistributedType, "compute_environment": ComputeEnvironment}
     for name, each in {**theirs, "mixed_precision": PrecisionType}.items():
         assert {its.value for its in each} <= set(ACCELERATE_FILE[name].choices)
-    assert {field.name for field in dataclasses.fields(ClusterConfig)} <= ACCELERATE_FILE.names
+    assert {field.name for field in dataclasses.fields(ClusterConfig)} >= ACCELERATE_FILE.names
 
 
 def _read(tmp_path, more, *, launch=None, method="dpo", is_for_job=False):
@@ -125,6 +125,8 @@ def test_what_is_no_truth_is_refused(name, value, tmp_path):
         ({"loss_type": ["sigmoid", "word"]}, "TRL does not have this loss"),
         ({"output_dir": ["a"]}, "Write a single value"),
         ({"model_init_kwargs": "word"}, "Write a JSON object"),
+        ({"warmup_steps": None}, "warmup_steps: found null, with which TRL does not train"),
+        ({"save_steps": None}, "save_steps: found null"),
         ({"eval_steps": 1.5}, "Write a whole number of steps"),
         ({"logging_steps": 2.5}, "Write a whole number of steps"),
     ],
@@ -150,7 +152,6 @@ def test_a_mixture_without_data_sets_makes_no_job(value, tmp_path):
         ({"compute_environment": "word"}, "Write LOCAL_MACHINE or AMAZON_SAGEMAKER"),
         ({"fsdp_config": "word"}, "Write keys and values below it"),
         ({"num_processes": {"a": 4}}, "found keys below it"),
-        ({"my_key": 1}, "my_key: accelerate does not know this key"),
         ({"distributed_type": "DEEPSPEED", "deepspeed_config": {"gradient_clipping": "word"}}, "gradient_clipping"),
     ],
 )
@@ -182,6 +183,10 @@ def test_accelerate_needs_a_type(tmp_path):
         (f"{HALOS} ++humanline=word", "humanline: found .* Write true or false"),
         (f"{HALOS} ++humanline=1", "humanline: found .* Write true or false"),
         (f"{HALOS} ++humanline_iters=word", "humanline_iters: found .* Write a number"),
+        (f"{HALOS} ++model.load_lora_from=true", "model.load_lora_from: found .* Write a text"),
+        (f"{HALOS} ++eval_every=null", "eval_every: found null"),
+        (f"{DPO} warmup_steps=null", "warmup_steps: found null"),
+        (f"{SHELL} --logging_steps null", "logging_steps: found null"),
         (f"{HALOS} ++loss.sync_reference=7", "loss.sync_reference: found"),
     ],
 )
@@ -203,6 +208,17 @@ def test_a_deepspeed_file_is_read_by_its_rows(text, says, tmp_path):
     (tmp_path / "d.json").write_text(f'{{"train_batch_size": 16, {text}}}')
     with pytest.raises(RecipeError, match=says):
         read_recipe(str(tmp_path / "d.json"), [], RecipeOptions(gpus=4))
+
+
+@pytest.mark.parametrize(("value", "is_taken"), [("word", False), ("BF16", False), ("bf16", True), ("$MP", True)])
+def test_accelerates_own_option_has_choices(value, is_taken):
+    script = "train.py --per_device_train_batch_size 2 --gradient_accumulation_steps 2"
+    command = f"accelerate launch --num_processes 4 --mixed_precision {value} {script}"
+    if is_taken:
+        assert read_recipe(command, [], RecipeOptions(system="trainer")).global_batch == 16
+        return
+    with pytest.raises(RecipeError, match=r"--mixed_precision: found .* Write no, fp16, bf16, fp8"):
+        read_recipe(command, [], RecipeOptions(system="trainer"))
 
 
 def test_a_script_may_have_settings_of_grpo_for_itself():

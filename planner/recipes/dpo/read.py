@@ -74,7 +74,7 @@ def recipe_from(
     `used` has the keys that interpolations read.
     """
     refuse_values(keys, TITLE)
-    keys.refuse_null(TITLE, "gradient_accumulation_steps", "eval_every")
+    keys.refuse_null(TITLE, "gradient_accumulation_steps", "eval_batch_size", "eval_every", "warmup_steps")
     batch = keys.whole("batch_size")
     accumulation = keys.read("gradient_accumulation_steps")
     trainer = keys.read("trainer")

@@ -129,8 +129,11 @@ def _set_model(draft: Draft, keys: KeyReader) -> None:
     attention = keys.scalar_text("model.attn_implementation")
     if attention == FLASH and keys.read("model.policy_dtype") == "float32":
         draft.drop("model.attn_implementation", f"{attention} computes in bf16, and model.policy_dtype is float32")
-    elif attention in {"sdpa", "eager", "flash_attention_2"}:
+    elif attention in {"sdpa", "eager", FLASH}:
         carry(draft, keys, "model.attn_implementation", "model.attention", attention)
+    elif attention:
+        why = f"{attention}: planner has sdpa, eager and {FLASH}, and chooses one (auto)"
+        draft.drop("model.attn_implementation", why)
     if keys.read("model.use_peft"):
         names = {"rank": "lora_r", "alpha": "lora_alpha", "dropout": "lora_dropout"}
         lora = {name: keys.read(f"model.peft.{key}") for name, key in names.items()}

@@ -44,7 +44,7 @@ CONFIG = Rules(
                 why="planner commits at a measured interval"),
             key("cache_reference_logprobs", value="truth", ours="objective.reference", default=False, mark=True,
                 why="objective.reference says where the log-probabilities of the reference come from"),
-            key("load_reference_logprobs", value="scalar", mark=True),
+            key("load_reference_logprobs", value="text", mark=True),
             key("humanline", value="truth", default=False, mark=True, effect=_HUMANLINE),
             key("humanline_iters", value="real", default=1, mark=True),
             key("log_epsilon_P", value="real", default=-1.0, mark=True),
@@ -88,7 +88,7 @@ CONFIG = Rules(
                 effect=reads("HALOs refuses counts that do not divide it")),
             key("model.attn_implementation", value="scalar", ours="model.attention", mark=True),
             key("model.use_peft", ours="model.lora", value="truth", default=False, mark=True),
-            key("model.load_lora_from", value="scalar", mark=True),
+            key("model.load_lora_from", value="text", mark=True),
         ),
         *about(
             "the loss",

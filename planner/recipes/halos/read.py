@@ -126,7 +126,7 @@ def recipe_from(
         group: completions per prompt, None if unknown.
         used: keys that interpolations read.
     """
-    keys.refuse_null("HALOs", "model.gradient_accumulation_steps")
+    keys.refuse_null("HALOs", "model.gradient_accumulation_steps", "model.eval_batch_size", "eval_every")
     written, accumulation = keys.whole("model.batch_size"), keys.read("model.gradient_accumulation_steps")
     meaning = _meaning(keys, options, commented, accumulation)
     keys.rules = OF_LEGACY if meaning == "legacy" else RULES

@@ -140,7 +140,7 @@ def read_launch(path: str) -> LaunchSettings:
 
 
 def _refuse_values(keys: KeyReader) -> None:
-    """Notes keys and values that accelerate refuses (ClusterConfig). It takes mixed_precision in any case."""
+    """Notes values that accelerate refuses (ClusterConfig). It takes mixed_precision in any case."""
     precision = keys.entries.get("mixed_precision")
     if precision and isinstance(precision.value, str):
         keys.entries = {**keys.entries, "mixed_precision": replace(precision, value=precision.value.lower())}
@@ -149,9 +149,6 @@ def _refuse_values(keys: KeyReader) -> None:
         keys.wrong(
             "distributed_type: found nothing, and accelerate refuses the file. Write MULTI_GPU, FSDP or DEEPSPEED"
         )
-    for name in dict.fromkeys(each.partition(".")[0] for each in keys.entries):
-        if keys.rules.exact(name) is None and keys.value("compute_environment") != _SAGEMAKER:
-            keys.wrong(f"{cut(name)}: accelerate does not know this key and refuses the file. Remove it")
 
 
 def _refuse_unknown_batches(keys: KeyReader, launch: LaunchSettings) -> None:

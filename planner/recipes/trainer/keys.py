@@ -22,6 +22,8 @@ SCHEDULERS = (
     "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy",
 )  # fmt: skip
 """transformers' SchedulerType"""
+NOT_NULL = ("warmup_steps", "save_steps", "logging_steps", "dataloader_num_workers")
+"""numbers that the Trainer compares when it starts, and so does not take null for"""
 OPTIMIZERS = (
     "adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused", "adamw_torch_4bit",
     "adamw_torch_8bit", "adamw_8bit", "adamw_bnb_8bit", "adamw_anyprecision", "adamw_hf", "adamw_apex_fused",

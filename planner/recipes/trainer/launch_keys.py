@@ -48,8 +48,9 @@ ACCELERATE_LAUNCH = Rules(
         ),
         *about(
             "precision and compilation",
+            key("mixed_precision", choices=("no", "fp16", "bf16", "fp8")),
             keys("""
-            mixed_precision downcast_bf16 dynamo_backend dynamo_mode dynamo_use_fullgraph
+            downcast_bf16 dynamo_backend dynamo_mode dynamo_use_fullgraph
             dynamo_use_dynamic dynamo_use_regional_compilation fp8_backend
             fp8_use_autocast_during_eval fp8_margin fp8_interval fp8_format fp8_amax_history_len
             fp8_amax_compute_algo fp8_override_linear_precision fp8_opt_level
@@ -99,7 +100,7 @@ ACCELERATE_LAUNCH = Rules(
 )
 ACCELERATE_FILE = Rules(
     about(
-        "an accelerate file (ClusterConfig). accelerate refuses other keys",
+        "an accelerate file (ClusterConfig)",
         key("compute_environment", choices=("LOCAL_MACHINE", "AMAZON_SAGEMAKER")),
         key(
             "distributed_type",
@@ -111,11 +112,6 @@ ACCELERATE_FILE = Rules(
         key("mixed_precision", choices=("bf16", "fp16", "fp8", "no", None)),
         keys("num_processes num_machines", value="whole"),
         keys("fsdp_config deepspeed_config parallelism_config", value="section"),
-        keys("""
-        use_cpu debug machine_rank gpu_ids main_process_ip main_process_port rdzv_backend same_network
-        main_training_function enable_cpu_affinity fp8_config megatron_lm_config ipex_config
-        mpirun_config downcast_bf16 tpu_name tpu_zone tpu_use_cluster tpu_use_sudo command_file commands
-        tpu_vm tpu_env dynamo_config fp16 dynamo_backend deepspeed_hostfile"""),
     )
 )  # fmt: skip
 VARIABLES = Rules(

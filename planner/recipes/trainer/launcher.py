@@ -83,6 +83,8 @@ def _refuse(keys: KeyReader, rules: Rules, found: Mapping[str, str]) -> None:
     """Notes options or variables with which the batch is unknown."""
     for row in rules:
         name, effect = row.name, row.effect
+        if row.choices and name in found and found[name] not in row.choices and not has_shell(found[name]):
+            keys.wrong(f"--{name}: found {cut(found[name])}. Write {', '.join(row.choices)}")
         if effect is None:
             continue
         value = scalar(found[name]) if name in found else None

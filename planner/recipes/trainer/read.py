@@ -21,7 +21,7 @@ from planner.recipes.trackers import variables_of
 from planner.recipes.trainer.accelerate import read_launch
 from planner.recipes.trainer.batching import TrainerFacts
 from planner.recipes.trainer.dialect import Dialect, NamedSets, Trained
-from planner.recipes.trainer.keys import MICRO, STEPS, TRAINING_ARGUMENTS, section_of
+from planner.recipes.trainer.keys import MICRO, NOT_NULL, STEPS, TRAINING_ARGUMENTS, section_of
 from planner.recipes.trainer.launcher import is_alone, is_launched, launch_of, never_shards
 from planner.recipes.trainer.recipe import leave_unresolved, read_truths, recipe_of
 from planner.recipes.trainer.sizes import SPLITS, expand
@@ -57,6 +57,7 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     expand(keys)
     read_truths(keys)
     refuse_values(keys, DIALECT.title)
+    keys.refuse_null("the Trainer", *NOT_NULL)
     options = replace(options, env={**(command.environment if command else {}), **options.env})
     if command:
         launch = launch_of(command, options, keys, found.source)

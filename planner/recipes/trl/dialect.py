@@ -9,6 +9,7 @@ from planner.recipes.recipe import Recipe
 from planner.recipes.trainer.accelerate import LaunchSettings
 from planner.recipes.trainer.batching import TrainerFacts
 from planner.recipes.trainer.dialect import Dialect, Trained
+from planner.recipes.trainer.keys import NOT_NULL
 from planner.recipes.trainer.recipe import read_truths, recipe_of
 from planner.recipes.trainer.sizes import expand
 from planner.recipes.trl import handbook_v03
@@ -62,6 +63,7 @@ def recipe_from(keys: KeyReader, options: RecipeOptions, *, script: str, launch:
     expand(keys)
     read_truths(keys)
     refuse_values(keys, DIALECT.title)
+    keys.refuse_null(DIALECT.title, *NOT_NULL)
     method, told_by = method_of(dict(keys.entries), script, keys.source, options.method)
     if method not in METHODS:
         found = f"found {method[:40]}" if method else "the recipe does not name it"
