@@ -38,6 +38,5 @@ def test_a_wrong_batch_is_found(system, folder, monkeypatch):
 
 
 def test_a_case_is_the_same_each_time():
-    assert (
-        fuzz_recipes.made("axolotl", 7, 3) == fuzz_recipes.made("axolotl", 7, 3) != fuzz_recipes.made("axolotl", 7, 4)
-    )
+    one, again, other = (fuzz_recipes.made("axolotl", 7, number) for number in (3, 3, 4))
+    assert one == again != other

@@ -264,6 +264,15 @@ def test_what_a_data_set_loses_in_preferences_is_said():
         ({"tokens": {"a": "b"}}, "tokens: .*axolotl refuses.*no list"),
         ({"rpo_alpha": 0.0}, "rpo_alpha: found 0.0 .*axolotl removed it"),
         ({"datasets": [{"path": "x", "type": "sharegpt"}]}, "sharegpt was replaced"),
+        ({"datasets": [1]}, "datasets: .*no list of sections"),
+        ({"pretraining_dataset": "org/x", "max_steps": 3}, "pretraining_dataset: .*no list of sections"),
+        ({"use_ray": None}, "use_ray: .*it is null"),
+        ({"qat": {"group_size": 2}, **LORA, "load_in_8bit": True}, "load_in_8bit: axolotl refuses it beside qat"),
+        ({"fsdp_version": 2, **LORA, "rl": "dpo", "load_in_8bit": True}, "fsdp_version: .*no quantized weights"),
+        (
+            {"context_parallel_size": 2, "use_glm_dsa_kernels": True},
+            "needs attn_implementation flash_attention_2",
+        ),
         ({"streaming": True}, "streaming: axolotl refuses it without max_steps"),
         ({"rl": "grpo", "trl": {"num_generations": 3}}, "8 completions .* no whole groups of 3"),
     ],
@@ -271,6 +280,13 @@ def test_what_a_data_set_loses_in_preferences_is_said():
 def test_what_axolotl_refuses_is_refused(keys, message):
     with pytest.raises(RecipeError, match=message):
         read({**SFT, **keys}, options=CHECK)
+
+
+def test_what_axolotl_takes_is_not_refused():
+    """QAT beside adapters, truths as numbers, and the DSA kernels' own context parallelism."""
+    assert batches({**LORA, "qat": {"group_size": 2}, "group_by_length": 0}, [1]) == [8]
+    kernels = {"use_glm_dsa_kernels": True, "plugins": ["axolotl.integrations.kernels.KernelsPlugin"]}
+    assert batches({**SFT, **kernels, "context_parallel_size": 2}, [1, 2], UNSAID) == [None, 8]
 
 
 def test_counts_that_axolotl_refuses():
@@ -300,6 +316,23 @@ def test_a_command_says_the_gpu_count(command, gpus, batch):
     Path("recipe.yaml").write_text(json.dumps(SFT))
     recipe = read_recipe(command, (), UNSAID)
     assert (recipe.system, recipe.gpus, recipe.global_batch) == ("axolotl", gpus, batch)
+
+
+@pytest.mark.parametrize(("keys", "batch"), [({"use_ray": True, "ray_num_workers": 2}, None), ({}, 8)])
+def test_a_limit_of_processes_is_of_those_that_start(keys, batch):
+    """Two workers of Ray have it at each count. One process of Python has it at none."""
+    keys = {**LORA, "lora_qkv_kernel": True, "fsdp_config": {"offload_params": False}, **keys}
+    Path("recipe.yaml").write_text(json.dumps(keys))
+    foreign = read_recipe(
+        "recipe.yaml" if batch is None else "python -m axolotl.cli.train recipe.yaml", (), UNSAID
+    ).foreign
+    assert [foreign.outcome(count).batch for count in (1, 2, 4)] == [batch] * 3
+
+
+def test_arguments_that_a_strict_file_lacks_are_dropped_with_their_values():
+    Path("recipe.yaml").write_text(json.dumps({**SFT, "strict": True}))
+    command = "axolotl train recipe.yaml --rl dpo --micro-batch-size 4 --num-processes 2"
+    assert read_recipe(command, (), UNSAID).global_batch == 32
 
 
 def test_one_python_process_spreads_the_model_over_all_gpus():

@@ -223,6 +223,12 @@ REFUSED = {
     "endless": ({"streaming": True}, "streaming.*without max_steps"),
     "masks": ({"stage": "dpo", "mask_history": True}, "mask_history.*in stage dpo"),
     "interleaved": ({"interleave_probs": "0.5,0.5"}, "interleave_probs.*with mix_strategy concat"),
+    "uneven": (
+        {"mix_strategy": "interleave_under", "interleave_probs": "0.5,0.5"},
+        "interleave_probs.*with 1 names in dataset",
+    ),
+    "a number as text": ({"val_size": "3"}, "val_size.*as a text"),
+    "no saves": ({"save_strategy": False}, "save_strategy: found false.*no in quotes"),
     "no data": ({"dataset": None}, "dataset: found nothing. Write dataset=VALUE"),
     "no model": ({"model_name_or_path": None}, "model_name_or_path: found nothing"),
     "null": ({"stage": None}, "stage: found nothing.*does not train with null"),
@@ -243,6 +249,14 @@ def test_what_llamafactory_refuses_has_no_verdict(name):
     keys, message = REFUSED[name]
     with pytest.raises(RecipeError, match=message):
         read({**SFT, **keys}, options=CHECK)
+
+
+def test_overrides_are_read_as_omegaconf_reads_them():
+    """`no` is false, which is no strategy, and `0x2` is 2."""
+    with pytest.raises(RecipeError, match=r"eval_strategy: found false.*no in quotes"):
+        read(SFT, "eval_strategy=no", options=CHECK)
+    assert read(SFT, "packing=no", "deepspeed=", "gradient_accumulation_steps=0x2", options=CHECK).global_batch == 32
+    assert read({**SFT, "do_train": "true"}, options=CHECK).global_batch == 64
 
 
 @pytest.mark.parametrize("argument", ["--stage=dpo", "++stage=dpo", "accelerator_config={}"])

@@ -409,6 +409,10 @@ def test_a_recipe_that_ignores_a_key_is_not_refused_for_it():
         SFT, "optimizer_in_bwd=True", "gradient_accumulation_steps=1", "clip_grad_norm=1"
     )
     assert verdict(SFT, "clip_grad_norm=1") == 64
+    full_dpo = {**DPO, "ref_checkpointer": DPO["checkpointer"]}
+    assert verdict({**full_dpo, "lr_scheduler": None}, recipe="full_dpo_distributed") == 64
+    del full_dpo["lr_scheduler"]
+    assert "no lr_scheduler" in verdict(full_dpo, recipe="full_dpo_distributed")
 
 
 def test_packing_needs_a_length():
@@ -495,6 +499,7 @@ def test_two_counts_contradict():
     ("command", "gpus"),
     [
         (f"torchrun --nproc_per_node 4 recipes/{FULL}.py --config my.yaml", 4),
+        ("torchrun --nproc_per_node 4 recipes/dev/lora_finetune_distributed_multi_dataset.py --config my.yaml", 4),
         (f"HF_HOME=x uv run tune run --nproc_per_node 4 {FULL} --config my.yaml", 4),
         (f"set -e\ntune run --nproc_per_node 4 \\\n  {FULL} \\\n  --config my.yaml\n", 4),
         (f"tune run --nproc_per_node 4 {FULL} --config my.yaml\ntune run eleuther_eval --config eval.yaml", 4),

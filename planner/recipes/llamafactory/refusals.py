@@ -68,6 +68,7 @@ def _of_data(keys: KeyReader) -> Iterator[Case]:
     evaluating += ["eval_strategy"] if strategy in _STRATEGIES[1:] else []
     for name in evaluating[:1]:
         yield not held and not tested, name, "without rows to evaluate: write val_size or eval_dataset"
+    yield isinstance(size, str), "val_size", "as a text: write a number"
     yield held and tested, "val_size", "beside eval_dataset: remove one"
     yield streams and keys.peek("max_steps", -1) == -1, "streaming", "without max_steps: write both"
     yield streams and keys.has("max_samples"), "max_samples", "beside streaming: remove one"

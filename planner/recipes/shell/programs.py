@@ -7,8 +7,8 @@ from planner.recipes.scalars import has_shell
 
 _SCRIPT = re.compile(
     r"(?:.*/)?((?:train|train_bash|launch|(?:run_)?(?:sft|cpt|dpo|orpo|kto|grpo)|"
-    r"(?:(?:full|lora|qat_lora|ppo_full)_finetune|(?:full|lora)_dpo|qat|knowledge_distillation)_"
-    r"(?:single_device|distributed))\.py)",
+    r"(?:(?:full|lora|qat_lora|ppo_full|early_exit)_finetune|(?:full|lora)_dpo|qat|knowledge_distillation)_"
+    r"(?:single_device|distributed(?:_multi_dataset)?))\.py)",
     re.DOTALL,
 )
 _MODULE = re.compile(r"trl\.scripts\.(sft|dpo|orpo|kto|grpo)")
