@@ -165,7 +165,8 @@ def _sizes(kind, ask, processes):
     """
     micro = ask.integer("per_device_train_batch_size", 1)
     accumulation = ask.integer("gradient_accumulation_steps")
-    if micro < 1 or (accumulation is not None and accumulation < 1):
+    replaced = (ask.mapping("accelerator_config").get("gradient_accumulation_kwargs") or {}).get("num_steps")
+    if micro < 1 or (accumulation is not None and accumulation < 1 and not replaced):
         raise Refused(f"per_device_train_batch_size {micro}, gradient_accumulation_steps {accumulation}")
     if accumulation is None:
         accumulation = 1 if kind == "grpo" else max(1, math.ceil(16 / micro / processes))

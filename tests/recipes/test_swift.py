@@ -210,6 +210,13 @@ def test_accumulation_takes_memory_only_if_the_command_shards(options, is_said):
     assert ("memory" in {trap.name for trap in traps}) == is_said
 
 
+@pytest.mark.parametrize(("visible", "is_said"), [("0,1", False), ("0,1,2,3", True), ("", False)])
+def test_a_process_that_sees_several_gpus_spreads_its_model(visible, is_said):
+    start = f"CUDA_VISIBLE_DEVICES={visible} NPROC_PER_NODE=2 swift sft --model org/m --dataset rows.jsonl"
+    traps = read_recipe(start, (), RecipeOptions(is_for_job=False)).traps(CheckOptions(counts=[2]))
+    assert ("several GPUs per process" in {trap.name for trap in traps}) == is_said
+
+
 @pytest.mark.parametrize(
     ("strategy", "said"), [("delete", "leaves them out"), ("left", "cuts their beginning"), ("right", "")]
 )

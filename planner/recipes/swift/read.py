@@ -54,11 +54,24 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     refuse_together(keys, trained.method, name)
     recipe = recipe_of(keys, options, trained, DIALECT, launch)
     if isinstance(facts := recipe.foreign, TrainerFacts):
-        alone = (_ALONE,) if launch is _ONE else ()
+        alone = (_ALONE,) if launch is _ONE else _spread(options.env)
         its_own = command is not None and command.script.startswith("swift ")
         facts = replace(facts, is_launched=True, may_shard=keys.has("fsdp") or not its_own)
         recipe = replace(recipe, foreign=replace(facts, own_traps=(*facts.own_traps, *alone)))
     return started(recipe, keys, found, options, config, arguments)
+
+
+def _spread(environment: Mapping[str, str]) -> tuple[Trap, ...]:
+    """What to know if each process sees several GPUs, over which transformers then spreads its model (`is_mp`)."""
+    visible, said = environment.get("CUDA_VISIBLE_DEVICES", ""), environment.get("NPROC_PER_NODE", "")
+    gpus, processes = visible.count(",") + 1, int(said) if said.isdigit() and len(said) <= _MOST_DIGITS else 0
+    if not processes or gpus < 2 * processes:
+        return ()
+    text = (
+        f"Each of {processes} processes spreads the model over {gpus // processes} of the {gpus} GPUs in "
+        "CUDA_VISIBLE_DEVICES. The table counts processes."
+    )
+    return (Trap(name="several GPUs per process", text=text),)
 
 
 def _file_of(arguments: list[str]) -> tuple[str, list[str]]:
