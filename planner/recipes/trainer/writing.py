@@ -1,10 +1,12 @@
 """Writes a batch for systems on transformers' Trainer: its sizes, its launcher, and why some recipes have no split."""
 
 import re
+import shlex
 
 from planner.errors import NoExactSplit
 from planner.recipes.command import Command
 from planner.recipes.recipe import Recipe
+from planner.recipes.scalars import has_shell
 from planner.recipes.system import BatchSplit
 from planner.recipes.trainer.accelerate import launch_notes, local_file, read_launch
 from planner.recipes.trainer.batching import TrainerFacts
@@ -49,6 +51,12 @@ def why_not(recipe: Recipe, gpus: int) -> str:
             "the batch that it has now"
         )
     return ""
+
+
+def config_of(split: BatchSplit) -> str:
+    """The file of the recipe of the target system, for a shell. Empty if its own command names none."""
+    path = split.recipe.config if split.recipe.script else split.recipe.source
+    return path if has_shell(path) else shlex.quote(path) if path else ""
 
 
 def sizes(split: BatchSplit) -> tuple[int, int | None]:
