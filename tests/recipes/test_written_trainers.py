@@ -164,7 +164,9 @@ def at(system, keys, gpus, *arguments, tuned=4):
     ("axolotl", {"strict": True, "gradient_accumulation_steps": 1, "micro_batch_size": 8}, 3, "equal"),
     ("axolotl", {"use_ray": True, "ray_num_workers": 4}, 4, "Remove use_ray"),
     ("axolotl", {"use_ray": True, "ray_num_workers": 4}, 2, "Ray starts 4 workers"),
-    ("axolotl", {"rl": "grpo", "trl": {"num_generations": 8}, "gradient_accumulation_steps": 64}, 16, "wants 8 x 16"),
+    ("axolotl", {"rl": "grpo", "trl": {"num_generations": 8}, "gradient_accumulation_steps": 12}, 8, "is 12 there"),
+    ("axolotl", {"rl": "grpo", "trl": {"num_generations": 8}, "gradient_accumulation_steps": 64}, 16,
+     r"is 32 there.* no less than 8 x GPUs"),
     ("swift", {"accelerator_config": {"split_batches": True}, "per_device_train_batch_size": 8}, 2, "remove it"),
     ("swift", {"sequence_parallel_size": 2}, 4, "share the rows"),
     ("llamafactory", {"use_galore": True, "galore_layerwise": True, "gradient_accumulation_steps": 1}, 1, "layer-wise"),
@@ -222,6 +224,16 @@ def test_the_users_options_and_the_commands_stay(tmp_path, monkeypatch):
         "MAX_PIXELS=9 NPROC_PER_NODE=4 swift pt --model m --dataset d --max_length 9 "
         "--per_device_train_batch_size 1 --gradient_accumulation_steps 4"
     )
+
+
+@pytest.mark.parametrize("system", BASES)
+def test_the_name_of_a_file_is_quoted(system, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("my recipe.yaml").write_text(json.dumps(BASES[system]))
+    found = read("my recipe.yaml")
+    made, _ = written(found, system)
+    assert "'my recipe.yaml'" in made[2].command
+    check_again(found, made)
 
 
 def test_the_recipes_accelerate_file_stays(tmp_path, monkeypatch):

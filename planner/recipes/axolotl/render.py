@@ -36,11 +36,11 @@ def why_not(recipe: Recipe, gpus: int) -> str:
             "with strict: true axolotl drops options for keys that the file does not have. Write "
             f"{' and '.join(lacks)} into {recipe.config or recipe.source}"
         )
-    each, n = recipe.global_batch // gpus, facts.num_generations
-    if facts.method == "grpo" and n and gpus > 1 and (made := facts.generation_batch or each) < n * gpus:
+    n, made = facts.num_generations, facts.generation_batch or recipe.global_batch // gpus
+    if facts.method == "grpo" and n and (made % n or (gpus > 1 and made < n * gpus)):
         return (
-            f"axolotl refuses trl.num_generations {n} there: micro_batch_size x gradient_accumulation_steps is {made}, "
-            f"and it wants {n} x {gpus}. Use fewer GPUs"
+            f"axolotl wants micro_batch_size x gradient_accumulation_steps, which is {made} there, to be a multiple of "
+            f"trl.num_generations {n}, and no less than {n} x GPUs. Use fewer GPUs"
         )
     return ""
 
@@ -101,12 +101,11 @@ def render_command(rendering: Rendering) -> None:
 
 def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
     """The command for a split, with the recipe's own file and options."""
-    recipe = split.recipe
     micro, steps = writing.sizes(split)
     options = [f"--micro-batch-size {micro}", *([] if steps is None else [f"--gradient-accumulation-steps {steps}"])]
     launcher = writing.launcher_options(split)
     how = f"-- {launcher}" if launcher else f"--launcher torchrun -- --nproc_per_node {split.gpus}"
-    config = (recipe.config or recipe.source) if split.is_own else _FILE if split.file else writing.YOUR_CONFIG
+    config = writing.config_of(split) if split.is_own else _FILE if split.file else writing.YOUR_CONFIG
     words = [f"{split.assignments}axolotl train {config}", *_dashed(arguments), *options, how]
     notes = (f"write the lines below the command into {_FILE}",) if split.file else writing.notes(split)
     return Rewrite(command=" ".join(words), file=split.file, notes=notes)

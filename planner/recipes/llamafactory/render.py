@@ -57,7 +57,6 @@ def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
     Raises:
         NoExactSplit: a setting of the recipe takes no such split.
     """
-    recipe = split.recipe
     micro, steps = writing.sizes(split)
     if split.accumulation > 1 and any("layerwise" in limit.text for limit in _limits(split)):
         raise NoExactSplit(
@@ -65,8 +64,7 @@ def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
             "it. Write galore_layerwise=false (or apollo_layerwise=false) behind the recipe, or use `planner run`"
         )
     its = {MICRO: micro, STEPS: steps}
-    is_file = not recipe.script
-    config = (recipe.source if is_file else recipe.config) if split.is_own else "" if arguments else writing.YOUR_CONFIG
+    config = writing.config_of(split) if split.is_own else "" if arguments else writing.YOUR_CONFIG
     sign = "{}={}" if config else "--{} {}"
     options = [sign.format(name, value) for name, value in its.items() if value is not None]
     if launcher := writing.launcher_options(split):

@@ -64,8 +64,7 @@ def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
     """The command for a split, with the recipe's own file and options."""
     recipe = split.recipe
     _, steps = writing.sizes(split)
-    config = recipe.config if recipe.script else recipe.source
-    config = config if split.is_own else "" if arguments else writing.YOUR_CONFIG
+    config = writing.config_of(split) if split.is_own else "" if arguments else writing.YOUR_CONFIG
     name = _name(recipe, is_own=split.is_own)
     if launcher := writing.launcher_options(split):
         program = f"accelerate launch {launcher} swift/cli/{name}.py"

@@ -1,7 +1,10 @@
 """Writes a batch for systems on transformers' Trainer: its sizes, its launcher, and why some recipes have no split."""
 
+import shlex
+
 from planner.errors import NoExactSplit
 from planner.recipes.recipe import Recipe
+from planner.recipes.scalars import has_shell
 from planner.recipes.system import BatchSplit
 from planner.recipes.trainer.accelerate import launch_notes, local_file, read_launch
 from planner.recipes.trainer.batching import TrainerFacts
@@ -13,15 +16,16 @@ def why_not(recipe: Recipe, gpus: int) -> str:
     """Why no split of the recipe's batch is one of its system's at a count, with what to do. Empty if one may be."""
     facts = recipe.foreign
     assert isinstance(facts, TrainerFacts)
-    sharing = max(facts.sharing, getattr(facts, "sequence", 1))
     keep = "Keep the recipe's own command and count, or convert the recipe without --to and use `planner run`"
-    if sharing > 1:
-        text = f"{sharing} GPUs share the rows of a micro-batch in this recipe, and planner writes only"
+    if facts.sharing > 1:
+        text = f"{facts.sharing} GPUs share the rows of a micro-batch in this recipe, and planner writes only"
         return f"{text} GPUs x micro-batch x accumulation steps. {keep}"
+    if limit := next((each for each in facts.limits if each.multiple_of > 1 and each.refuses(gpus)), None):
+        return f"{limit.text}. Write a multiple of {limit.multiple_of} behind convert --at"
     if facts.mesh not in {None, gpus}:
         return (
-            f"the recipe's parallel sizes are for {facts.mesh} processes, and --at is {gpus}. Write sizes for {gpus} "
-            f"in the recipe (--gpus then is the count that its batch is of), or --at {facts.mesh}"
+            f"the recipe's parallel sizes are for {facts.mesh} processes. Write sizes for {gpus} in the recipe, and behind "
+            f"convert --gpus the count that its batch is of. Or write convert --at {facts.mesh}"
         )
     if facts.workers is not None and facts.workers != gpus:
         how = "its command starts 1 process by python" if facts.is_alone else f"Ray starts {facts.workers} workers"
@@ -31,6 +35,12 @@ def why_not(recipe: Recipe, gpus: int) -> str:
             "the batch that it has now"
         )
     return ""
+
+
+def config_of(split: BatchSplit) -> str:
+    """The file of the recipe of the target system, for a shell. Empty if its own command names none."""
+    path = split.recipe.config if split.recipe.script else split.recipe.source
+    return path if has_shell(path) else shlex.quote(path) if path else ""
 
 
 def sizes(split: BatchSplit) -> tuple[int, int | None]:
