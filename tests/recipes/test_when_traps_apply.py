@@ -172,8 +172,16 @@ CASES = {
     "tuned for": [
         ("torn.json", {}, True),
         ("whole.json", {"gpus": 8}, False),
-        (f"{SWIFT} --packing true", {}, True),
-        (SWIFT, {}, False),
+        (f"{TRL} --accelerator_config.split_batches true --per_device_train_batch_size 2", {}, True),
+        (f"{TRL} --accelerator_config.split_batches true", {}, False),
+    ],
+    "split_batches": [
+        (f"{SWIFT} --accelerator_config.split_batches true", {}, True),
+        (f"{SWIFT} --accelerator_config.split_batches false", {}, False),
+    ],
+    "several GPUs per process": [
+        (f"CUDA_VISIBLE_DEVICES={','.join(map(str, range(16)))} {SWIFT}", {}, True),
+        (f"CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 {SWIFT}", {}, False),
     ],
     "a key twice": [("twice.yaml", {}, True), ("trl.yaml", {}, False)],
     "not read": [(f"{TRL} --fp16=false $ARGS", {}, True), (TRL, {}, False)],

@@ -159,7 +159,7 @@ def at(system, keys, gpus, *arguments, tuned=4):
 @pytest.mark.parametrize(("system", "keys", "gpus", "says"), [
     ("axolotl", {"tensor_parallel_size": 2, "dp_shard_size": 2, "fsdp_config": {"fsdp_version": 2}}, 4,
      "share the rows"),
-    ("axolotl", {"dp_shard_size": 4, "fsdp_config": {"fsdp_version": 2}}, 2, "for 4 processes.*or --at 4"),
+    ("axolotl", {"dp_shard_size": 4, "fsdp_config": {"fsdp_version": 2}}, 2, "for 4 processes.*convert --at 4"),
     ("axolotl", {"gradient_accumulation_steps": None, "batch_size": 8}, 2, "refuses batch_size"),
     ("axolotl", {"strict": True, "gradient_accumulation_steps": 1, "micro_batch_size": 8}, 3, "equal"),
     ("axolotl", {"use_ray": True, "ray_num_workers": 4}, 4, "Remove use_ray"),
@@ -167,7 +167,7 @@ def at(system, keys, gpus, *arguments, tuned=4):
     ("axolotl", {"rl": "grpo", "trl": {"num_generations": 8}, "gradient_accumulation_steps": 12}, 8, "is 12 there"),
     ("axolotl", {"rl": "grpo", "trl": {"num_generations": 8}, "gradient_accumulation_steps": 64}, 16,
      r"is 32 there.* no less than 8 x GPUs"),
-    ("swift", {"accelerator_config": {"split_batches": True}, "per_device_train_batch_size": 8}, 2, "remove it"),
+    ("swift", {"rlhf_type": "grpo", "sequence_parallel_size": 2}, 3, "Write a multiple of 2"),
     ("swift", {"sequence_parallel_size": 2}, 4, "share the rows"),
     ("llamafactory", {"use_galore": True, "galore_layerwise": True, "gradient_accumulation_steps": 1}, 1, "layer-wise"),
     ("llamafactory", {"accelerator_config": {"gradient_accumulation_kwargs": {"num_steps": 4}},

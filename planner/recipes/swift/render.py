@@ -9,19 +9,11 @@ from planner.recipes.rendering import Rendering
 from planner.recipes.swift.keys import RULES, TYPES
 from planner.recipes.system import BatchSplit
 from planner.recipes.trainer import writing
-from planner.recipes.trainer.batching import TrainerFacts
 from planner.recipes.trainer.job_writing import Words, adapters, attention, loss, rows, write_common
 from planner.recipes.trainer.keys import MICRO, STEPS
 
 _METHODS = (*TYPES, "ipo")
 _COMMANDS = ("sft", "pt", "rlhf")
-
-
-def why_not(recipe: Recipe, gpus: int) -> str:
-    """Why planner writes no split of the recipe's batch at a count, with what to do. Empty if it may write one."""
-    if isinstance(recipe.foreign, TrainerFacts) and recipe.foreign.splits_batches:
-        return "planner writes no sizes beside split_batches of accelerator_config, so remove it from the recipe"
-    return writing.why_not(recipe, gpus)
 
 
 _LOSSES: dict[str, dict[str, Any]] = {
@@ -63,14 +55,14 @@ def render_command(rendering: Rendering) -> None:
 def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
     """The command for a split, with the recipe's own file and options."""
     recipe = split.recipe
-    _, steps = writing.sizes(split)
+    micro, steps = writing.sizes(split)
     config = writing.config_of(split) if split.is_own else "" if arguments else writing.YOUR_CONFIG
     name = _name(recipe, is_own=split.is_own)
     if launcher := writing.launcher_options(split):
         program = f"accelerate launch {launcher} swift/cli/{name}.py"
     else:
         program = f"NPROC_PER_NODE={split.gpus} swift {name}"
-    options = [f"--{MICRO} {split.micro}", *([] if steps is None else [f"--{STEPS} {steps}"])]
+    options = [f"--{MICRO} {micro}", *([] if steps is None else [f"--{STEPS} {steps}"])]
     words = [f"{split.assignments}{program}", *([config] if config else []), *arguments, *options]
     notes = writing.notes(split)
     if name == "sft" and (config == writing.YOUR_CONFIG or (split.is_own and not recipe.script)):

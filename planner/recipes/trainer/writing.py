@@ -16,7 +16,7 @@ def why_not(recipe: Recipe, gpus: int) -> str:
     """Why no split of the recipe's batch is one of its system's at a count, with what to do. Empty if one may be."""
     facts = recipe.foreign
     assert isinstance(facts, TrainerFacts)
-    keep = "Keep the recipe's own command and count, or convert the recipe without --to and use `planner run`"
+    keep = "Keep the recipe's own command and count, or make a job of it (`planner convert`) and use `planner run`"
     if facts.sharing > 1:
         text = f"{facts.sharing} GPUs share the rows of a micro-batch in this recipe, and planner writes only"
         return f"{text} GPUs x micro-batch x accumulation steps. {keep}"
@@ -24,8 +24,8 @@ def why_not(recipe: Recipe, gpus: int) -> str:
         return f"{limit.text}. Write a multiple of {limit.multiple_of} behind convert --at"
     if facts.mesh not in {None, gpus}:
         return (
-            f"the recipe's parallel sizes are for {facts.mesh} processes. Write sizes for {gpus} in the recipe, and behind "
-            f"convert --gpus the count that its batch is of. Or write convert --at {facts.mesh}"
+            f"the recipe's parallel sizes are for {facts.mesh} processes. Write sizes for {gpus} in the recipe, and "
+            f"behind convert --gpus the count that its batch is of. Or write convert --at {facts.mesh}"
         )
     if facts.workers is not None and facts.workers != gpus:
         how = "its command starts 1 process by python" if facts.is_alone else f"Ray starts {facts.workers} workers"
