@@ -169,6 +169,7 @@ def test_what_makes_the_batch_or_the_job_unknown_is_refused(keys, text):
         ({"group_by_length": True, "train_dataloader_shuffle": False}, "without train_dataloader_shuffle"),
         ({"cached_dataset": "folder", "streaming": True, "max_steps": 9}, "cached_dataset: found"),
         ({"truncation_strategy": "split"}, "with split outside of swift pt"),
+        ({"truncation_strategy": "split", "use_chat_template": False, "task_type": "seq_cls"}, "with split outside"),
         ({"truncation_strategy": "middle"}, "Write delete, left, right, split"),
         ({"dataset": None}, "dataset: found nothing, and ms-swift refuses that. Write --dataset VALUE"),
         ({"model": None}, "model: found nothing"),

@@ -120,6 +120,7 @@ def _of_data(keys: KeyReader, method: str, command: str) -> Iterator[Case]:
     yield is_sorted and is_read, "group_by_length", "without train_dataloader_shuffle"
     is_pretraining = command == "pt" and keys.peek("use_chat_template") is not True
     is_pretraining |= not command and keys.peek("use_chat_template") is False
+    is_pretraining &= keys.peek("task_type", "causal_lm") == "causal_lm"
     is_split = keys.peek("truncation_strategy") == "split" and method not in {"grpo", "gkd"}
     yield is_split and not is_pretraining, "truncation_strategy", "with split outside of swift pt: write delete"
 
