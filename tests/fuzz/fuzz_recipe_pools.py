@@ -1,4 +1,4 @@
-"""What random recipes of axolotl, LLaMA-Factory and torchtune are made of, and who judges them: a table per system."""
+"""What random recipes of four systems are made of, and who judges them: a table for each system."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +11,9 @@ import axolotl_judge
 import axolotl_rows
 import llamafactory_judge
 import llamafactory_rows
+import swift_cases
+import swift_judge
+import swift_rows
 import torchtune_judge
 import torchtune_rows
 import yaml
@@ -396,7 +399,51 @@ TORCHTUNE = Pool(
     refused=(torchtune_judge.Refused,),
 )  # fmt: skip
 
-POOLS = {"axolotl": AXOLOTL, "llamafactory": LLAMAFACTORY, "torchtune": TORCHTUNE}
+# -- ms-swift
+
+
+@cache
+def _swift_examples() -> tuple[tuple[str, Tree], ...]:
+    """The command of each row, `rlhf`, and its options."""
+    return tuple((row.verb, dict(row.options)) for row in swift_rows.rows())
+
+
+def _swift_merged(path: Path, tree: Tree, words: Sequence[str], given: Mapping[str, Any], start: Start) -> Tree:
+    del path, words, start
+    return {**tree, **given}
+
+
+def _swift_batch(config: Tree, gpus: int, start: Start, recipe: str, folder: Path) -> int:
+    """A file that no command names trains by `swift rlhf` if it has an option of that alone, else by `swift sft`."""
+    del folder
+    files = (its for name in ("deepspeed", "fsdp") if isinstance(its := config.get(name), str))
+    if others := [its for its in files if not its.startswith("zero") and its != "fsdp2"]:
+        raise LookupError(f"{others} may be there where it trains")
+    of_file = "sft" if config.keys().isdisjoint(swift_judge.OF_RLHF) else "rlhf"
+    return int(swift_judge.batch_at(recipe if start.override else of_file, config, gpus).rows)
+
+
+_SWIFT = "--{name} {value}"
+SWIFT = Pool(
+    folder=swift_rows.FOLDER,
+    examples=_swift_examples,
+    values={name: list(its) for name, its in swift_cases.POOLS.items()},
+    helps={"tuner_type": "lora", "attn_impl": "flash_attn", "max_length": 1024},
+    known=["rlhf_type", "lora_rank", "learning_rate", "loss_scale", "template", "beta", "quant_bits"],
+    starts=[
+        Start(),
+        Start(text="NPROC_PER_NODE={n} swift {recipe} {file} {more}", override=_SWIFT),
+        Start(text="NNODES=2 NPROC_PER_NODE={n} swift {recipe} {file} {more}", override=_SWIFT),
+    ],
+    words=["sft", "rlhf", "swift", "--rlhf_type", "dpo", "--packing", "--no_packing", "$M", "--max_steps", "x=1",
+           "--per_device_train_batch_size", "$N", "--config", "NPROC_PER_NODE=2", "--deepspeed", "zero2"],
+    merged=_swift_merged,
+    batch=_swift_batch,
+    refused=(swift_judge.Refused,),
+    unfixed=(swift_judge.Unknown,),
+)  # fmt: skip
+
+POOLS = {"axolotl": AXOLOTL, "llamafactory": LLAMAFACTORY, "swift": SWIFT, "torchtune": TORCHTUNE}
 
 
 def write_deepspeed(folder: Path) -> None:

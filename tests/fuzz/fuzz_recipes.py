@@ -1,13 +1,13 @@
-"""Fuzz: random recipes of axolotl, LLaMA-Factory and torchtune train what their judges compute, or planner refuses.
+"""Fuzz: random recipes of four systems train what their judges compute, or planner refuses them.
 
     python tests/fuzz/fuzz_recipes.py --minutes 25 --seed 1             as `make fuzz` does
     python tests/fuzz/fuzz_recipes.py --seed 1 --system axolotl --case 17   one case again
 
 A case is a shipped example with changed, removed, added and wrongly typed keys, and a file alone or a command with
 overrides and a launcher, by dice of the seed, the system and the case's number. The judges are
-tests/recipes/*_judge.py. It fails if planner names another batch than theirs at 1 to 16 GPUs, a batch
-where they refuse, or shows a traceback. It counts refusals of recipes that the judge starts, by their first words: a
-judge does not know all that is refused.
+tests/recipes/*_judge.py. It fails if planner names another batch than theirs at 1 to 16 GPUs, a batch where they
+refuse, or shows a traceback. It counts refusals of recipes that the judge starts, by their first words: a judge does
+not know all that is refused.
 """
 
 import argparse
@@ -38,6 +38,8 @@ from planner.recipes import CheckOptions, Recipe, RecipeOptions, job_of, read_re
 _ROOT = Path(__file__).parents[2]
 SIZES = range(1, 17)
 _SHOWN, _CLASSES = 8, 25
+# What a judge raises for a value of a wrong type.
+_WRONG_TYPE = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, OSError)
 # What planner says of a count that is written twice, or not at all. The case is then read with another option.
 _OF_COUNT = re.compile(r"GPU count|Leave one of them out|names no GPU count|Correct one")
 
@@ -142,14 +144,7 @@ def judged(case: Case, file: Path, recipe: str) -> dict[int, int | str]:
             theirs[gpus] = "-"
         except pool.unfixed:
             theirs[gpus] = "?"
-        except (
-            LookupError,
-            TypeError,
-            ValueError,
-            ArithmeticError,
-            AttributeError,
-            OSError,
-        ):  # a value of a wrong type
+        except _WRONG_TYPE:
             theirs[gpus] = "!"
     return theirs
 
@@ -168,7 +163,7 @@ def tried(case: Case, folder: Path) -> Found:
                 if not is_for_job and any(isinstance(its, int) for its in theirs.values()):
                     found.refused.append(reason)
                 continue
-            if not case.start.override and recipe.script != case.recipe and case.recipe:
+            if not case.start.override and recipe.script and recipe.script != case.recipe and case.recipe:
                 theirs = judged(case, file, recipe.script)  # a file does not say which recipe of torchtune trains it
             _drafted(found, recipe, theirs) if is_for_job else _checked(found, recipe, theirs)
     return found

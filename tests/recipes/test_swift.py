@@ -102,17 +102,31 @@ def test_preference_losses(keys, objective):
         ({"rlhf_type": "gkd"}, "no objective for gkd", "example"),
         ({"rpo_alpha": 0.1}, "with rpo_alpha", "pair"),
         ({"loss_type": "hinge"}, "dpo with loss_type", "pair"),
-        ({"rlhf_type": None, "tuner_type": "adalora"}, "tuner_type adalora", "example"),
-        ({"rlhf_type": None, "loss_scale": "react"}, "loss_scale react", "example"),
-        ({"rlhf_type": None, "enable_dft_loss": True}, "enable_dft_loss", "example"),
+        ({"tuner_type": "adalora"}, "tuner_type adalora", "example"),
+        ({"loss_scale": "react"}, "loss_scale react", "example"),
+        ({"enable_dft_loss": True}, "enable_dft_loss", "example"),
     ],
 )
 def test_what_planner_has_not_is_named_and_its_batch_is_known(keys, why, unit):
-    recipe = read({**RLHF, **keys})
+    keys = {**(SFT if unit == "example" and "rlhf_type" not in keys else RLHF), **keys}
+    recipe = read(keys)
     assert (recipe.global_batch, recipe.unit) == (64, unit)
     assert recipe.draft.job["objective"] == "own"
     assert why in recipe.draft.to_do[0].text
-    assert read({**RLHF, **keys}, options=CHECK).foreign.outcome(4).batch == 32
+    assert read(keys, options=CHECK).foreign.outcome(4).batch == 32
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"system": None}, "system: found null, of which ms-swift makes the text None"),
+        ({"cached_dataset": []}, "cached_dataset: found an empty list"),
+        ({"truncation_strategy": {"a": 1}}, "truncation_strategy: found keys below it"),
+        ({"rlhf_type": "word"}, 'rlhf_type: found "word"'),
+    ],
+)
+def test_values_that_its_command_line_does_not_take_are_refused(keys, message):
+    assert message in refusal({**SFT, **keys})
 
 
 def test_every_key_is_told():

@@ -185,14 +185,6 @@ CASES = {
     ],
     "a key twice": [("twice.yaml", {}, True), ("trl.yaml", {}, False)],
     "not read": [(f"{TRL} --fp16=false $ARGS", {}, True), (TRL, {}, False)],
-    "split_batches": [
-        (f"{SWIFT} --accelerator_config.split_batches true", {}, True),
-        (SWIFT, {}, False),
-    ],
-    "several GPUs per process": [
-        (f"CUDA_VISIBLE_DEVICES=0{',1' * 15} {SWIFT}", {}, True),
-        (f"CUDA_VISIBLE_DEVICES=0{',1' * 7} {SWIFT}", {}, False),
-    ],
     "derived accumulation": [(SWIFT, {}, True), (f"{SWIFT} {TWO}", {}, False)],
     "rows left out": [(SWIFT, {"rows": 100}, True), (SWIFT, {"rows": 840}, False), (SWIFT, {}, False)],
     "recipe": [("tune.yaml", {}, True), (TUNE, {}, False)],

@@ -31,7 +31,13 @@ _OWN = Rules(
     )
     + about(
         "the method and its loss",
-        key("rlhf_type", default="dpo", mark=True, effect=says("pairs count in dpo, cpo, orpo, simpo and rm")),
+        key(
+            "rlhf_type",
+            default="dpo",
+            choices=TYPES,
+            mark=True,
+            effect=says("pairs count in dpo, cpo, orpo, simpo and rm"),
+        ),
         key("tuner_type", default="lora", mark=True, unset="job"),
         key("train_type", into="tuner_type", default="lora", mark=True, is_old=True),
         key("loss_type", ours="objective.kind", unset="job", of_loss=True),

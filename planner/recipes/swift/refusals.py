@@ -58,14 +58,19 @@ def read_values(keys: KeyReader) -> None:
     values.
     """
     entries = dict(keys.entries)
+    for name, choices in _CHOICES.items():
+        if keys.has_below(name):
+            keys.wrong(f"{name}: found keys below it. Write one of {', '.join(choices)}")
     for name, entry in keys.entries.items():
         row, value = RULES.exact(name), entry.value
+        if value is None or value == []:
+            made = "found null, of which ms-swift makes the text None" if value is None else "found an empty list"
+            keys.wrong(f"{name}: {made}. Remove it, or write a value")
+            continue
         kind = "whole" if name in _WHOLE else row.value if row else "any"
         if (kind not in {*_NUMBERS, "truth"} and name not in _CHOICES) or (isinstance(value, str) and has_shell(value)):
             continue
-        if value is None:
-            keys.wrong(f"{name}: found null, of which ms-swift makes the text None. Remove it, or write a value")
-        elif isinstance(value, list | dict):
+        if isinstance(value, list | dict):
             keys.refuse(name, "Write a single value")
         elif name in _CHOICES and str(value) not in _CHOICES[name]:
             keys.refuse(name, f"Write {', '.join(_CHOICES[name])}")
