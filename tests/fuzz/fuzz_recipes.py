@@ -90,7 +90,7 @@ def made(system: str, seed: int, number: int) -> Case:
     for name in dice.sample(sorted(pool.values), dice.randint(0, 4)):
         _set(tree, name, dice.choice(pool.values[name]))
     if dice.random() < 0.25:
-        _set(tree, dice.choice([*pool.known, *pool.values, *tree]), dice.choice(pools().ODD))
+        _set(tree, dice.choice([*sorted(pool.known), *pool.values, *tree]), dice.choice(pools().ODD))
     if dice.random() < 0.5:
         for name, value in pool.helps.items():
             _set(tree, name, value)

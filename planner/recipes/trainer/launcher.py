@@ -137,6 +137,8 @@ def _of_options(
         known = _with_deepspeed(known, launcher, environment, keys, source)
     if mesh is not None:
         known = replace(known, mesh=mesh)
+    if (precision := launcher.get("mixed_precision", "")) and not has_shell(precision):
+        known = replace(known, mixed_precision=precision, source=known.source or "the launcher's options")
     is_used = "use_parallelism_config" in launcher or _is_true(environment, "ACCELERATE_USE_PARALLELISM_CONFIG")
     uses_fsdp = known.kind == "FSDP" or "use_fsdp" in launcher or _is_true(environment, "ACCELERATE_USE_FSDP")
     if is_used and uses_fsdp and shards == 1:
