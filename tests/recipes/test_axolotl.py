@@ -262,6 +262,7 @@ def test_what_a_data_set_loses_in_preferences_is_said():
         ({"adapter": "qlora", "lora_r": 8}, "qlora needs load_in_4bit true"),
         ({"warmup_steps": 0.1}, "warmup_steps: .*axolotl refuses"),
         ({"tokens": {"a": "b"}}, "tokens: .*axolotl refuses.*no list"),
+        ({"rope_scaling": {"a": 1}}, "rope_scaling.a: found 1 .*axolotl removed it"),
         ({"rpo_alpha": 0.0}, "rpo_alpha: found 0.0 .*axolotl removed it"),
         ({"datasets": [{"path": "x", "type": "sharegpt"}]}, "sharegpt was replaced"),
         ({"datasets": [1]}, "datasets: .*no list of sections"),

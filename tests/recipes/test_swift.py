@@ -122,6 +122,8 @@ def test_what_planner_has_not_is_named_and_its_batch_is_known(keys, why, unit):
         ({"system": None}, "system: found null, of which ms-swift makes the text None"),
         ({"cached_dataset": []}, "cached_dataset: found an empty list"),
         ({"truncation_strategy": {"a": 1}}, "truncation_strategy: found keys below it"),
+        ({"fsdp": 2}, "fsdp: found 2 (a whole number). ms-swift refuses it as a number"),
+        ({"fsdp": {"a": 1}, "deepspeed": "zero3"}, "fsdp: found nothing. ms-swift refuses it beside deepspeed"),
         ({"rlhf_type": "word"}, 'rlhf_type: found "word"'),
     ],
 )

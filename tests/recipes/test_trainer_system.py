@@ -84,6 +84,12 @@ def test_the_draft_is_a_job_with_a_loop_of_its_own():
     assert any(text.text.startswith("my_key: only your script knows") for text in recipe.draft.to_do)
 
 
+@pytest.mark.parametrize(("precision", "ours"), [("bf16", "bf16"), ("fp16", "bf16"), ("no", "fp32")])
+def test_the_launcher_may_say_the_precision(precision, ours):
+    command = f"accelerate launch --num_processes 8 --mixed_precision {precision} train.py {OPTIONS}"
+    assert f"precision {ours}" in read(command).draft.to_do[1].text
+
+
 def test_no_note_speaks_of_trl():
     recipe = read_keys({**SIZES, "weight_decay": 0.1, "eval_strategy": "steps"})
     texts = [each.text for each in (*recipe.draft.derived, *recipe.draft.dropped, *recipe.draft.to_do)]

@@ -132,7 +132,8 @@ def _of_data(keys: KeyReader, method: str, command: str) -> Iterator[Case]:
 
 def _of_devices(keys: KeyReader) -> Iterator[Case]:
     """Keys of FSDP and of the warmup: arguments/sft_args.py, trainers/arguments.py."""
-    has_fsdp = keys.has("fsdp") and keys.peek("fsdp") not in ("", [])
+    has_fsdp = keys.is_set("fsdp")
+    yield isinstance(keys.peek("fsdp"), int | float), "fsdp", "as a number: write fsdp2, or the name of a file"
     is_deepspeed = keys.is_set("deepspeed") or keys.has_below("deepspeed")
     yield has_fsdp and is_deepspeed, "fsdp", "beside deepspeed: remove one"
     is_sharded = keys.peek("fsdp") == "fsdp2" and str(keys.peek("save_only_model")).lower() in TRUE_TEXTS

@@ -143,10 +143,10 @@ def _converted_value(value: Any) -> Any:
 def _refuse_by_table(keys: KeyReader) -> None:
     """Refuses what makes the batch unknown, and names that transformers refuses."""
     for key, entry in keys.entries.items():
-        effect = effect_of(key, keys.rules)
+        prefix, name = section_of(key)
+        effect = effect_of(key, keys.rules) or (None if prefix else effect_of(name.partition(".")[0], keys.rules))
         if effect and effect.planner == "refuses" and not effect.takes(entry.value):
             keys.refuse(key, effect.how)
-        prefix, name = section_of(key)
         name = name.partition(".")[0]
         if prefix in CLOSED and name not in SECTIONS[prefix].names:
             keys.wrong(
