@@ -213,7 +213,8 @@ class KeyReader:
             return
         before = len(self.mistakes)
         if row.choices:
-            if entry.value not in row.choices:
+            is_new = row.grows and isinstance(entry.value, str) and not near(entry.value, row.choices)
+            if entry.value not in row.choices and not is_new:
                 self.refuse(key, _one_of(row.choices, entry.value))
         elif row.value == "section":
             if isinstance(entry.value, str | int | float):
@@ -299,13 +300,18 @@ class KeyReader:
         return entry.value
 
 
+def near(found: Any, choices: Iterable[Any]) -> str:
+    """The choice that a value resembles, empty if it resembles none."""
+    lower = {each.lower(): each for each in choices if isinstance(each, str)}
+    meant = get_close_matches(str(found).lower(), lower, n=1, cutoff=0.8)
+    return lower[meant[0]] if meant else ""
+
+
 def _one_of(choices: Iterable[Any], found: Any) -> str:
     """How to fix a value that is none of these: `Write "no", steps or epoch`. In YAML a plain no is false."""
     shown = [f'"{each}"' if each == "no" else each for each in choices if isinstance(each, str)]
-    if near := get_close_matches(
-        str(found).lower(), (lower := {each.lower(): each for each in shown}), n=1, cutoff=0.8
-    ):
-        return f"Did you mean {lower[near[0]]}?"
+    if meant := near(found, choices):
+        return f"Did you mean {meant}?"
     if len(shown) > _MOST_CHOICES:
         return f"Write another one, such as {', '.join(shown[:_MOST_CHOICES])}"
     return f"Write {', '.join(shown[:-1])} or {shown[-1]}"

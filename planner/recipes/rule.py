@@ -52,6 +52,8 @@ class KeyRule(NamedTuple):
     any single value. A number is at least 0, a real any number. A section: any keys"""
     choices: tuple[Any, ...] = ()
     """the only values that the system takes, with None if it takes null. Empty if it takes others, too"""
+    grows: bool = False
+    """whether newer versions may take more texts than `choices`. Only one that resembles a choice is a mistake then"""
     least: int = 1
     """the least whole number that the system takes"""
     default: Any = None

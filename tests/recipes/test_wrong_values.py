@@ -81,6 +81,15 @@ def test_the_choices_are_those_of_the_enumeration(name):
     assert RULES[name].choices == TRAINING_ARGUMENTS[name].choices
 
 
+@pytest.mark.parametrize("more", [{"optim": "word"}, {"lr_scheduler_type": "word"}, {"loss_type": "word"}])
+def test_what_a_newer_version_may_have_leaves_the_batch_known(more, tmp_path):
+    """convert refuses the optimizer and the schedule, or leaves the loss to the user's own loop."""
+    file = tmp_path / "recipe.yaml"
+    file.write_text(yaml.safe_dump({**BASE, **more}))
+    options = RecipeOptions(gpus=4, method="dpo", is_for_job=False, needs_micro=False)
+    assert read_recipe(str(file), (), options).global_batch == 16
+
+
 def test_the_choices_of_an_accelerate_file_are_accelerates():
     theirs = {"distributed_type": DistributedType, "compute_environment": ComputeEnvironment}
     for name, each in {**theirs, "mixed_precision": PrecisionType}.items():
@@ -120,9 +129,12 @@ def test_what_is_no_truth_is_refused(name, value, tmp_path):
         ({"eval_strategy": None}, 'Write "no", steps or epoch'),
         ({"save_strategy": "epochs"}, r"Did you mean epoch\?"),
         ({"lr_scheduler_type": "Cosine"}, r"Did you mean cosine\?"),
-        ({"optim": "word"}, "Write another one, such as adamw_torch"),
-        ({"loss_type": "word"}, "TRL does not have this loss"),
-        ({"loss_type": ["sigmoid", "word"]}, "TRL does not have this loss"),
+        ({"optim": "adamw_torchh"}, r"Did you mean adamw_torch\?"),
+        ({"optim": ["adamw_torch"]}, "Write another one, such as adamw_torch"),
+        ({"hub_strategy": "word"}, "Write end, every_save, checkpoint or all_checkpoints"),
+        ({"loss_type": "sigmoidd"}, r"Did you mean sigmoid\?"),
+        ({"loss_type": ["sigmoid", "hinje"]}, r"Did you mean hinge\?"),
+        ({"loss_type": [1]}, "Write the name of a loss"),
         ({"output_dir": ["a"]}, "Write a single value"),
         ({"model_init_kwargs": "word"}, "Write a JSON object"),
         ({"warmup_steps": None}, "warmup_steps: found null, with which TRL does not train"),
@@ -175,7 +187,7 @@ def test_accelerate_needs_a_type(tmp_path):
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        (f"{SHELL} --optim word", "optim: found"),
+        (f"{SHELL} --optim adamw_torchh", "optim: found"),
         (f"{SHELL} --torch_compile word", "torch_compile: found"),
         (f"{SHELL} --num_train_epochs word", "num_train_epochs: found"),
         (f"{DPO} debug=word", "debug: found .* Write true or false"),

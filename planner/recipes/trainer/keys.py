@@ -99,10 +99,19 @@ TRAINING_ARGUMENTS = Rules(
             key("adam_beta2", ours="train.optimizer.betas", value="number", default=0.999),
             key("adam_epsilon", ours="train.optimizer.eps", value="number", default=1e-08),
             key("max_grad_norm", ours="train.clip_norm", value="norm", default=1.0, unset="job"),
-            key("lr_scheduler_type", choices=SCHEDULERS, ours="train.schedule.kind", default="linear", unset="job"),
+            key(
+                "lr_scheduler_type",
+                choices=SCHEDULERS,
+                grows=True,
+                ours="train.schedule.kind",
+                default="linear",
+                unset="job",
+            ),
             key("warmup_ratio", ours="train.schedule.warmup", value="number", default=0.0, is_old=True),
             key("warmup_steps", ours="train.schedule.warmup", value="number", default=0.0),
-            key("optim", choices=OPTIMIZERS, ours="train.optimizer.kind", default="adamw_torch", unset="job"),
+            key(
+                "optim", choices=OPTIMIZERS, grows=True, ours="train.optimizer.kind", default="adamw_torch", unset="job"
+            ),
             key("adafactor", value="truth"),
             key(
                 "average_tokens_across_devices",

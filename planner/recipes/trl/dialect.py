@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from planner.recipes.drafting import DATA_OF, RecipeOptions
 from planner.recipes.engine import refuse_values, rename
-from planner.recipes.entries import KeyReader
+from planner.recipes.entries import KeyReader, near
 from planner.recipes.recipe import Recipe
 from planner.recipes.trainer.accelerate import LaunchSettings
 from planner.recipes.trainer.batching import TrainerFacts
@@ -90,11 +90,12 @@ def recipe_from(keys: KeyReader, options: RecipeOptions, *, script: str, launch:
 
 
 def _refuse_loss(keys: KeyReader) -> None:
-    """Notes a loss that no version of TRL has as a mistake."""
+    """Notes a mistyped loss. Any other one that planner does not know may be of a newer version, or of a fork."""
     loss = keys.peek("loss_type", "")
     for each in loss if isinstance(loss, list) else [loss]:
-        if each and str(each) not in LOSSES:
-            keys.refuse("loss_type", "TRL does not have this loss. Correct its name, or remove the key")
+        meant = "" if each in LOSSES else near(each, LOSSES)
+        if meant or not isinstance(each, str):
+            keys.refuse("loss_type", f"Did you mean {meant}?" if meant else "Write the name of a loss")
 
 
 def _loss_of(keys: KeyReader, method: str) -> str:
