@@ -130,7 +130,7 @@ def test_what_is_no_truth_is_refused(name, value, tmp_path):
         ({"save_strategy": "epochs"}, r"Did you mean epoch\?"),
         ({"lr_scheduler_type": "Cosine"}, r"Did you mean cosine\?"),
         ({"optim": "adamw_torchh"}, r"Did you mean adamw_torch\?"),
-        ({"optim": ["adamw_torch"]}, "Write another one, such as adamw_torch"),
+        ({"optim": ["word"]}, "Write another one, such as adamw_torch"),
         ({"hub_strategy": "word"}, "Write end, every_save, checkpoint or all_checkpoints"),
         ({"loss_type": "sigmoidd"}, r"Did you mean sigmoid\?"),
         ({"loss_type": ["sigmoid", "hinje"]}, r"Did you mean hinge\?"),
