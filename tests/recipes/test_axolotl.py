@@ -56,6 +56,15 @@ def batches(keys, counts, options=CHECK):
     return [foreign.outcome(count).batch for count in counts]
 
 
+@pytest.mark.parametrize(
+    ("keys", "started"),
+    [({"dp_shard_size": 1}, [1]), ({"dp_replicate_size": 0}, [1]), ({"dp_replicate_size": 1}, [1, 2, 4])],
+)
+def test_axes_that_are_named_and_not_above_one_need_one_gpu(keys, started):
+    made = batches({**SFT, **keys}, [1, 2, 4], options=RecipeOptions(gpus=1, is_for_job=False, needs_micro=False))
+    assert [count for count, batch in zip([1, 2, 4], made, strict=True) if batch] == started
+
+
 def test_a_full_sft_becomes_a_job():
     job = draft(SFT)
     assert job["model"] == {"kind": "hf", "path": "org/m", "context": 4096}

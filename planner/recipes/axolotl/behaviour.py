@@ -228,8 +228,12 @@ def _limits(keys: KeyReader, facts: TrainerFacts) -> list[Limit]:
     if kernels and is_fsdp and str(keys.peek("fsdp_version")) != "2":
         found.append(Limit(text="ValueError: lora_*_kernel is not for FSDP1", most=1))
     fsdp = fsdp_version(keys) or keys.peek("fsdp")
-    if keys.peek("dp_shard_size") is not None and axes_of(keys).processes is None and not fsdp:
-        found.append(Limit(text="ValueError: dp_shard_size 1 without fsdp_config", most=1))
+    # _get_parallel_config_kwargs: named, but above 1 neither of them.
+    named = [name for name, value in {"dp_shard_size": (0, 1), "dp_replicate_size": (0,)}.items()
+             if keys.peek(name) in value]  # fmt: skip
+    if named and axes_of(keys).processes is None and not fsdp:
+        text = f"ValueError: {named[0]} {keys.peek(named[0])} without fsdp_config"
+        found.append(Limit(text=text, most=1))
     n = keys.peek("num_generations")
     if facts.method == "grpo" and isinstance(n, int) and n > 1:
         made = facts.generation_batch or facts.micro * facts.accumulation
