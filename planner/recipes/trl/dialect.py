@@ -93,9 +93,10 @@ def _refuse_loss(keys: KeyReader) -> None:
     """Notes a mistyped loss. Any other one that planner does not know may be of a newer version, or of a fork."""
     loss = keys.peek("loss_type", "")
     for each in loss if isinstance(loss, list) else [loss]:
-        meant = "" if each in LOSSES else near(each, LOSSES)
-        if meant or not isinstance(each, str):
-            keys.refuse("loss_type", f"Did you mean {meant}?" if meant else "Write the name of a loss")
+        if not isinstance(each, str):
+            keys.refuse("loss_type", "Write the name of a loss")
+        elif each not in LOSSES and (meant := near(each, LOSSES)):
+            keys.refuse("loss_type", f"Did you mean {meant}?")
 
 
 def _loss_of(keys: KeyReader, method: str) -> str:
