@@ -91,8 +91,11 @@ def _rendering_of(recipe: Recipe, job: Job, system: System) -> Rendering:
         rendering.leave("tracking", "the command sets only the batch")
     else:
         system.render_command(rendering)
-        # First weights or a chat template that the job does not name yet.
+        # First weights, a chat template or rows that the job does not name yet, and what the job has otherwise.
         rendering.unsaid += [each for each in recipe.draft.to_do if each.is_of_model]
+        for note in recipe.draft.dropped:
+            if note.is_trained:
+                rendering.remark(f"{note.key} of the recipe: {note.text}")
     leave_padding(rendering)
     rendering.close(f"{system.title} has no option for it")
     return rendering
