@@ -393,3 +393,13 @@ def test_a_mistyped_key_is_a_trap_and_a_note_with_the_key_that_it_resembles():
         "Did you mean micro_batch_size?"
     )
     assert "Did you mean" not in traps({**SFT, "colour": 1})["ignored keys"]
+
+
+def test_a_mistyped_option_is_refused_with_the_option_that_it_resembles():
+    """axolotl train hands it to the launcher, and the batch would be another one."""
+    Path("recipe.yaml").write_text(json.dumps(SFT))
+    command = "axolotl train recipe.yaml --micro-batchsize 4 --launcher torchrun -- --nproc_per_node 8"
+    with pytest.raises(RecipeError, match=r"--micro-batchsize: .* Did you mean --micro-batch-size[?]"):
+        read_recipe(command, (), CHECK)
+    known = "axolotl train recipe.yaml --fsdp_state_dict_type X --num-processes 8 --mixed_precision bf16"
+    assert read_recipe(known, (), UNSAID).gpus == 8

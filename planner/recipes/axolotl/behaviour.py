@@ -267,13 +267,13 @@ def _traps(keys: KeyReader, facts: TrainerFacts) -> list[Trap]:
         found.append(Trap(name="seed", text=text))
     if ignored := [its.written_as for name, its in keys.entries.items() if name.startswith(IGNORED)]:
         text = f"axolotl does not know {cut(', '.join(ignored), 200)}, and ignores such keys without a message."
-        meant = [f"{near} for {name}" for name in ignored if (near := _resembles(name))]
+        meant = [f"{near} for {name}" for name in ignored if (near := resembles(name))]
         text += f" Did you mean {cut(', '.join(meant), 200)}?" if meant else ""
         found.append(Trap(name="ignored keys", text=text))
     return found
 
 
-def _resembles(name: str) -> str:
+def resembles(name: str) -> str:
     """The key that a name resembles that axolotl does not know. Empty if none."""
     return next(iter(get_close_matches(name, RULES.names, n=1, cutoff=0.82)), "")
 
@@ -436,7 +436,7 @@ def _reasons(keys: KeyReader, *, is_own: bool) -> dict[str, str]:
     ignored = {}
     for name in keys.entries:
         if name.startswith(IGNORED):
-            near = _resembles(name.removeprefix(IGNORED))
+            near = resembles(name.removeprefix(IGNORED))
             ignored[name] = f"axolotl ignores it, and so does the job{f'. Did you mean {near}?' if near else ''}"
     return {**{row.into: row.why for row in RULES if row.into and row.why}, **ignored}
 
