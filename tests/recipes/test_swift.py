@@ -599,3 +599,11 @@ def test_the_variables_that_count_the_gpus_are_named():
     command = "NPROC_PER_NODE=4 NNODES=2 swift sft --model org/m --dataset a/b --max_length 64 --output_dir o"
     notes = [note.text for note in read_recipe(command, (), RecipeOptions()).draft.derived]
     assert "tuned for 8 GPUs: NPROC_PER_NODE x NNODES" in notes
+
+
+def test_a_mixture_of_all_linear_and_a_name_is_refused_in_a_job():
+    """ms-swift finds the linear layers and adds the name. A job would take all-linear for a layer's name."""
+    keys = {name: value for name, value in SFT.items() if name != "tuner_type"}
+    assert "targets" not in draft({**keys, "target_modules": ["all-linear"]})["model"]["lora"]
+    with pytest.raises(RecipeError, match=r"target_modules: .*write all-linear alone"):
+        read({**keys, "target_modules": ["all-linear", "lm_head"]})

@@ -346,7 +346,7 @@ def test_another_systems_command_lists_what_the_recipe_trains_and_the_job_does_n
 ):
     monkeypatch.chdir(tmp_path)
     bases = {"axolotl": {"base_model": "org/m", "sequence_len": 64,
-                         "datasets": [{"path": "a/b", "type": "chat_template"}], "learning_rate": 1e-4, "num_epochs": 1},
+                         "datasets": [{"path": "a/b", "type": "chat_template"}], "learning_rate": 1e-4},
              "llamafactory": {"model_name_or_path": "org/m", "template": "default", "dataset": "d", "stage": "sft",
                               "do_train": True, "output_dir": "o", "cutoff_len": 64, "bf16": True},
              "swift": {"model": "org/m", "dataset": ["a/b"], "max_length": 64, "output_dir": "o"}}  # fmt: skip

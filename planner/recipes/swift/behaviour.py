@@ -167,6 +167,9 @@ def _set_model(draft: Draft, keys: KeyReader) -> None:
         if keys.has(name) and keys.value(name) not in plain:
             keys.refuse_in_job(name, "planner trains only plain low-rank adapters: remove it if you want those")
     if keys.read("tuner_type") == "lora":
+        named = keys.value("lora_target_modules")
+        if isinstance(named, list) and len(named) > 1 and any(str(each).startswith("all-") for each in named):
+            keys.refuse_in_job("lora_target_modules", "planner has no such mixture: write all-linear alone, or names")
         set_lora(draft, keys, is_trl=False)
     if keys.has("quant_bits") and not (keys.has("load_in_4bit") or keys.has("load_in_8bit")):
         draft.drop(
