@@ -371,3 +371,17 @@ def test_a_job_in_fp32_is_written_in_fp32(target, says, lora, tmp_path, monkeypa
     made = rewrite(read_recipe("job.yaml"), target, 4)
     assert says in f"{made.command}\n{made.file}"
     assert not any("precision" in str(each) for each in made.unsaid)
+
+
+def test_a_kto_recipe_with_micro_batches_of_1_is_told_how_to_get_2(tmp_path, monkeypatch):
+    """No count fits, so another batch is no help."""
+    monkeypatch.chdir(tmp_path)
+    keys = {"model_name_or_path": "org/m", "dataset": "d", "stage": "kto", "do_train": True, "output_dir": "o",
+            "template": "default", "cutoff_len": 64, "bf16": True, "finetuning_type": "lora",
+            "per_device_train_batch_size": 1, "gradient_accumulation_steps": 8}  # fmt: skip
+    Path("recipe.yaml").write_text(json.dumps(keys))
+    options = RecipeOptions(gpus=4, system="llamafactory")
+    with pytest.raises(NoExactSplit, match=r"the recipe's is 1\. If a GPU holds 2, write 2 and half"):
+        rewrite(read_recipe("recipe.yaml", (), options), "swift", 2)
+    changed = ("per_device_train_batch_size=2", "gradient_accumulation_steps=4")
+    assert rewrite(read_recipe("recipe.yaml", changed, options), "swift", 2).arithmetic == "32 = 2 GPUs x 2 x 8"
