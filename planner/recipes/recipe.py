@@ -70,7 +70,7 @@ class ToDo:
     commands: tuple[str, ...] = ()
     """shell commands that the text speaks of"""
     is_of_model: bool = False
-    """whether the model must be made ready, which the job of another system needs, too"""
+    """whether `convert --to` another system shows it, too: the model to make ready, or which rows train"""
 
     def __str__(self) -> str:
         """The text, and each command on a line of its own."""
@@ -114,6 +114,8 @@ class Note:
 
     key: str
     text: str
+    is_trained: bool = False
+    """whether it changes what trains, so that `convert --to` another system names it, too"""
 
 
 @dataclass(kw_only=True)
@@ -159,9 +161,9 @@ class Draft:
         made = ToDo(text=text, commands=commands, is_of_model=of_model)
         self.to_do.insert(len(self.to_do) if at is None else at, made)
 
-    def drop(self, key: str, why: str) -> None:
+    def drop(self, key: str, why: str, *, is_trained: bool = False) -> None:
         """Note a key of the recipe that has no counterpart in the job, with the reason."""
-        self.dropped.append(Note(key=key, text=why))
+        self.dropped.append(Note(key=key, text=why, is_trained=is_trained))
 
 
 @dataclass(frozen=True, kw_only=True)

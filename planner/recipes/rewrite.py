@@ -91,8 +91,11 @@ def _rendering_of(recipe: Recipe, job: Job, system: System) -> Rendering:
         rendering.leave("tracking", "the command sets only the batch")
     else:
         system.render_command(rendering)
-        # First weights or a chat template that the job does not name yet.
+        # First weights, a chat template or rows that the job does not name yet, and what the job has otherwise.
         rendering.unsaid += [each for each in recipe.draft.to_do if each.is_of_model]
+        for note in recipe.draft.dropped:
+            if note.is_trained:
+                rendering.remark(f"{note.key} of the recipe: {note.text}")
     leave_padding(rendering)
     rendering.close(f"{system.title} has no option for it")
     return rendering
@@ -155,6 +158,11 @@ def _refusal(recipe: Recipe, system: System, gpus: int) -> str:
     counts = " or ".join(f"{count}" for count in (below, above) if count)
     nearest = nearest_multiple(batch, gpus)
     where = f"Use {counts} GPU{'' if counts == '1' else 's'}" if counts else "Use another batch"
+    if not batch % gpus and recipe.micro == 1 and recipe.method.startswith("kto"):
+        return (
+            f"{system.title} cannot train a batch of {batch} on {gpus} GPUs: planner writes micro-batches of 2 or more "
+            "of KTO, and the recipe's is 1. If a GPU holds 2, write 2 and half the accumulation steps behind it"
+        )
     if not batch % gpus:
         text = f"{system.title} cannot train a batch of {batch} on {gpus} GPUs: no equal split fits the recipe's "
         return f"{text}micro-batch, groups, evaluation batch and what a GPU holds. {where}, or {run}"

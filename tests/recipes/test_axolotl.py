@@ -204,7 +204,7 @@ def test_what_axolotl_does_silently_is_a_trap():
     )["batch_size"]  # fmt: skip
     keys = {**SFT, "ddp": False, "per_device_train_batch_size": 8, "beta": 0.5, "evals_per_epoch": 1}
     found = traps({**keys, "val_set_size": 0.1})
-    assert "axolotl ignores per_device_train_batch_size, beta" in found["ignored keys"]
+    assert "axolotl does not know per_device_train_batch_size, beta" in found["ignored keys"]
     assert {"ddp", "evals_per_epoch", "seed"} <= found.keys()
     assert {"ddp", "evals_per_epoch", "seed", "ignored keys"}.isdisjoint(traps({**SFT, "seed": 1}))
     assert "means of micro-batches" in traps(SFT)["depends on the split"]
@@ -392,3 +392,24 @@ def test_a_file_needs_two_of_its_keys():
 def test_a_size_of_another_type_is_refused(value):
     with pytest.raises(RecipeError, match="micro_batch_size: found"):
         read({**SFT, "micro_batch_size": value}, options=CHECK)
+
+
+def test_a_mistyped_key_is_a_trap_and_a_note_with_the_key_that_it_resembles():
+    """axolotl takes the default of the key that is meant, so the batch is another one than its author thinks."""
+    keys = {name: value for name, value in SFT.items() if name != "micro_batch_size"} | {"micro_batchsize": 2}
+    text = traps(keys)["ignored keys"]
+    assert text.endswith("Did you mean micro_batch_size for micro_batchsize?")
+    assert {note.key: note.text for note in read(keys).draft.dropped}["micro_batchsize"].endswith(
+        "Did you mean micro_batch_size?"
+    )
+    assert "Did you mean" not in traps({**SFT, "colour": 1})["ignored keys"]
+
+
+def test_a_mistyped_option_is_refused_with_the_option_that_it_resembles():
+    """axolotl train hands it to the launcher, and the batch would be another one."""
+    Path("recipe.yaml").write_text(json.dumps(SFT))
+    command = "axolotl train recipe.yaml --micro-batchsize 4 --launcher torchrun -- --nproc_per_node 8"
+    with pytest.raises(RecipeError, match=r"--micro-batchsize: .* Did you mean --micro-batch-size[?]"):
+        read_recipe(command, (), CHECK)
+    known = "axolotl train recipe.yaml --fsdp_state_dict_type X --num-processes 8 --mixed_precision bf16"
+    assert read_recipe(known, (), UNSAID).gpus == 8

@@ -578,3 +578,34 @@ def test_no_value_of_a_key_ends_in_another_error(base):
             except RecipeError:
                 pass
     assert made > 1000
+
+
+def test_one_layer_gets_adapters():
+    """ms-swift gives peft a list, so one name is no pattern."""
+    keys = {name: value for name, value in SFT.items() if name != "tuner_type"}
+    assert draft({**keys, "target_modules": ["q_proj"]})["model"]["lora"]["targets"] == ["q_proj"]
+    assert "adapters of an earlier run" not in "".join(
+        map(str, read({**keys, "quant_method": "bnb", "quant_bits": 4}).draft.to_do)
+    )
+
+
+def test_a_size_that_is_no_number_is_refused_once():
+    """Two rooms read it."""
+    with pytest.raises(RecipeError) as error:
+        read({**SFT, "per_device_train_batch_size": "four"})
+    assert str(error.value).count("per_device_train_batch_size: found") == 1
+
+
+def test_the_variables_that_count_the_gpus_are_named():
+    """They are no file of accelerate's, which has num_processes."""
+    command = "NPROC_PER_NODE=4 NNODES=2 swift sft --model org/m --dataset a/b --max_length 64 --output_dir o"
+    notes = [note.text for note in read_recipe(command, (), RecipeOptions()).draft.derived]
+    assert "tuned for 8 GPUs: NPROC_PER_NODE x NNODES" in notes
+
+
+def test_a_mixture_of_all_linear_and_a_name_is_refused_in_a_job():
+    """ms-swift finds the linear layers and adds the name. A job would take all-linear for a layer's name."""
+    keys = {name: value for name, value in SFT.items() if name != "tuner_type"}
+    assert "targets" not in draft({**keys, "target_modules": ["all-linear"]})["model"]["lora"]
+    with pytest.raises(RecipeError, match=r"target_modules: .*write all-linear alone"):
+        read({**keys, "target_modules": ["all-linear", "lm_head"]})

@@ -691,3 +691,10 @@ def test_ppo_is_written_with_its_own_sizes():
 def test_each_row_and_each_recipe_is_one_that_torchtune_has():
     assert {name for each in UNREAD.values() for name in each} <= set(RECIPES)
     assert set(UNREAD) <= {row.name for row in RULES} | {"lr_scheduler"}
+
+
+def test_a_mistyped_key_is_a_trap_with_the_key_that_it_resembles():
+    """torchtune reads the key that is meant from elsewhere or takes its default, without a message."""
+    text = traps(SFT, "batch_sise=4", "optimizer.lrr=1")["mistyped keys"]
+    assert text.endswith("Did you mean optimizer.lr for optimizer.lrr, batch_size for batch_sise?")
+    assert "mistyped keys" not in traps(SFT, "colour=4")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from planner.errors import RecipeError
-from planner.recipes import CheckOptions, RecipeOptions, job_of, read_recipe
+from planner.recipes import CheckOptions, RecipeOptions, job_of, read_recipe, rewrite
 
 SIZES = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
 OPTIONS = "--per_device_train_batch_size 4 --gradient_accumulation_steps 2"
@@ -142,3 +142,10 @@ def test_split_batches_without_a_launcher_is_refused():
 def test_a_variable_that_is_not_set_is_a_trap():
     recipe = read(f"torchrun --nproc_per_node 2 mine.py $ARGS {OPTIONS} ", gpus=None, is_for_job=False)
     assert recipe.open_arguments == ("$ARGS",)
+
+
+def test_trls_command_starts_your_script_where_it_is():
+    """A name without a folder is one of the alignment-handbook's only in TRL's recipes."""
+    command = "torchrun --nproc_per_node 4 my_train.py --per_device_train_batch_size 2"
+    found = read_recipe(command, (), RecipeOptions(system="trainer"))
+    assert " my_train.py --per_device_train_batch_size 2" in rewrite(found, "trl", 2).command

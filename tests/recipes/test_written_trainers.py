@@ -323,3 +323,65 @@ def test_a_job_is_the_same_job_when_read_again_but_for_what_is_listed(name, targ
             assert f"{key} {plain(value)}" in unsaid, (key, value, after.get(key), made.command, made.file)
     for key in after.keys() - before.keys():
         assert NOT_COMPARED.match(key), (key, after[key], made.command, made.file)
+
+
+# -- what the recipe trains and its job does not
+
+
+@pytest.mark.parametrize(("system", "keys", "says"), [
+    ("llamafactory", {"max_samples": 1000}, "max_samples 1000: LLaMA-Factory takes the first rows"),
+    ("llamafactory", {"quantization_bit": 8, "finetuning_type": "lora"}, "quantization_bit of the recipe: planner"),
+    ("llamafactory", {"optim": "paged_adamw_8bit"}, "optim of the recipe: paged_adamw_8bit keeps its state"),
+    ("axolotl", {"adapter": "lora", "lora_r": 8, "lora_alpha": 16, "lora_target_linear": True, "load_in_8bit": True},
+     "load_in_8bit of the recipe: planner stores frozen weights"),
+    ("axolotl", {"optimizer": "adamw_bnb_8bit"}, "optimizer of the recipe: adamw_bnb_8bit keeps its state"),
+    ("axolotl", {"dataset_exact_deduplication": True}, "dataset_exact_deduplication "),
+    ("swift", {"dataset": ["a/b#500"]}, "a/b#500: ms-swift takes 500 rows of it"),
+    ("swift", {"tuner_type": "lora", "quant_method": "bnb", "quant_bits": 8},
+     "quant_bits of the recipe: planner stores frozen weights"),
+    ("swift", {"system": "Be brief."}, "system: write it into the rows"),
+])  # fmt: skip
+def test_another_systems_command_lists_what_the_recipe_trains_and_the_job_does_not(
+    system, keys, says, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    bases = {"axolotl": {"base_model": "org/m", "sequence_len": 64,
+                         "datasets": [{"path": "a/b", "type": "chat_template"}], "learning_rate": 1e-4},
+             "llamafactory": {"model_name_or_path": "org/m", "template": "default", "dataset": "d", "stage": "sft",
+                              "do_train": True, "output_dir": "o", "cutoff_len": 64, "bf16": True},
+             "swift": {"model": "org/m", "dataset": ["a/b"], "max_length": 64, "output_dir": "o"}}  # fmt: skip
+    Path("recipe.yaml").write_text(json.dumps(BASES[system] | bases[system] | keys))
+    found = read_recipe("recipe.yaml", (), RecipeOptions(gpus=4, system=system))
+    for target in {"axolotl", "llamafactory", "swift", "trl"} - {system}:
+        unsaid = [str(each) for each in rewrite(found, target, 4).unsaid]
+        assert any(each.startswith(says) for each in unsaid), (target, unsaid)
+    assert not any("of the recipe" in str(each) for each in rewrite(found, system, 4).unsaid)
+
+
+@pytest.mark.parametrize("lora", [None, LORA])
+@pytest.mark.parametrize(("target", "says"), [
+    ("axolotl", "bf16: false"), ("llamafactory", "--bf16 false"),
+    ("swift", "--torch_dtype float32 --fp16 false --bf16 false"),
+])  # fmt: skip
+def test_a_job_in_fp32_is_written_in_fp32(target, says, lora, tmp_path, monkeypatch):
+    """Where no key says so, axolotl takes bf16 on such a GPU, and ms-swift fp16 for a model in fp32."""
+    monkeypatch.chdir(tmp_path)
+    change = {"train": {"precision": "fp32"}, "model": {"lora": lora} if lora else {}}
+    Path("job.yaml").write_text(json.dumps(merged(JOB, change)))
+    made = rewrite(read_recipe("job.yaml"), target, 4)
+    assert says in f"{made.command}\n{made.file}"
+    assert not any("precision" in str(each) for each in made.unsaid)
+
+
+def test_a_kto_recipe_with_micro_batches_of_1_is_told_how_to_get_2(tmp_path, monkeypatch):
+    """No count fits, so another batch is no help."""
+    monkeypatch.chdir(tmp_path)
+    keys = {"model_name_or_path": "org/m", "dataset": "d", "stage": "kto", "do_train": True, "output_dir": "o",
+            "template": "default", "cutoff_len": 64, "bf16": True, "finetuning_type": "lora",
+            "per_device_train_batch_size": 1, "gradient_accumulation_steps": 8}  # fmt: skip
+    Path("recipe.yaml").write_text(json.dumps(keys))
+    options = RecipeOptions(gpus=4, system="llamafactory")
+    with pytest.raises(NoExactSplit, match=r"the recipe's is 1\. If a GPU holds 2, write 2 and half"):
+        rewrite(read_recipe("recipe.yaml", (), options), "swift", 2)
+    changed = ("per_device_train_batch_size=2", "gradient_accumulation_steps=4")
+    assert rewrite(read_recipe("recipe.yaml", changed, options), "swift", 2).arithmetic == "32 = 2 GPUs x 2 x 8"

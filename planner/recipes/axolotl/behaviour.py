@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any
 
 from planner.files.messages import cut, show
@@ -263,12 +264,22 @@ def _traps(keys: KeyReader, facts: TrainerFacts) -> list[Trap]:
         text = "evals_per_epoch 1 in one epoch sets no eval_steps, so axolotl evaluates at the start alone."
         found.append(Trap(name="evals_per_epoch", text=text))
     if "seed" not in keys.entries:
-        text = "The recipe has no seed: axolotl shuffles the data anew in each run. `seed: null` means 42 there."
+        text = (
+            "The recipe has no seed, so axolotl shuffles the data in another order in each run. "
+            "Write one to repeat a run."
+        )
         found.append(Trap(name="seed", text=text))
     if ignored := [its.written_as for name, its in keys.entries.items() if name.startswith(IGNORED)]:
-        text = f"axolotl ignores {cut(', '.join(ignored), 200)}, without a word."
+        text = f"axolotl does not know {cut(', '.join(ignored), 200)}, and ignores such keys without a message."
+        meant = [f"{near} for {name}" for name in ignored if (near := resembles(name))]
+        text += f" Did you mean {cut(', '.join(meant), 200)}?" if meant else ""
         found.append(Trap(name="ignored keys", text=text))
     return found
+
+
+def resembles(name: str) -> str:
+    """The key that a name resembles that axolotl does not know. Empty if none."""
+    return next(iter(get_close_matches(name, RULES.names, n=1, cutoff=0.82)), "")
 
 
 # -- the model
@@ -332,7 +343,8 @@ def _set_rows(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> NamedSets:
                  "dataset_exact_deduplication", "curriculum_sampling"):  # fmt: skip
         if keys.value(name):
             draft.drop(name, "see to do")
-            draft.ask(f"{name} {show(keys.peek(name))}: it changes which rows come, or when. Make a data set of them")
+            draft.ask(f"{name} {show(keys.peek(name))}: it changes which rows come, or when. Make a data set of them",
+                      of_model=True)  # fmt: skip
     if facts.method == "sft":
         on = "all" if keys.peek("train_on_inputs") is True else "completions"
         what = "train_on_inputs" if on == "all" else "axolotl trains on the turns of the assistant"
@@ -425,7 +437,11 @@ def _set_padding(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> None:
 def _reasons(keys: KeyReader, *, is_own: bool) -> dict[str, str]:
     """Why renamed keys are dropped, and those that axolotl does not take."""
     del is_own
-    ignored = {name: "axolotl ignores it, and so does the job" for name in keys.entries if name.startswith(IGNORED)}
+    ignored = {}
+    for name in keys.entries:
+        if name.startswith(IGNORED):
+            near = resembles(name.removeprefix(IGNORED))
+            ignored[name] = f"axolotl ignores it, and so does the job{f'. Did you mean {near}?' if near else ''}"
     return {**{row.into: row.why for row in RULES if row.into and row.why}, **ignored}
 
 

@@ -1,11 +1,11 @@
 """axolotl as planner reads it: its YAML files, and the commands that train them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from planner.files.messages import cut
-from planner.recipes.axolotl.behaviour import DIALECT, axes_of, convert, prepare, trained_by
+from planner.recipes.axolotl.behaviour import DIALECT, axes_of, convert, prepare, resembles, trained_by
 from planner.recipes.axolotl.keys import IGNORED, RULES, VERSIONS
 from planner.recipes.axolotl.refusals import refuse
 from planner.recipes.axolotl.system import CLI
@@ -144,7 +144,7 @@ def _negated(option: str) -> str:
 def _of_cli(command: Command, source: str) -> _Started:
     """`axolotl train FILE`: dashed options of its own are overrides, and all others are the launcher's."""
     first, *rest = [*command.arguments, ""]
-    config, mistakes = _file(first, source), list[str]()
+    config, mistakes = _file(first, source), list(_mistyped(rest))
     own, launcher, how, index = list[str](), list[str](), "accelerate", 0
     rest = rest[:-1]
     while index < len(rest):
@@ -182,6 +182,16 @@ def _of_cli(command: Command, source: str) -> _Started:
     its = {f"--{name}": str(entry.value) for name, entry in given.items()}
     started = replace(command, launcher={**command.launcher, **its}, launched=(*command.launched, *words, *launcher))
     return _Started(config=config, overrides=tuple(own), command=started, is_alone=how == "python", mistakes=mistakes)
+
+
+def _mistyped(words: Sequence[str]) -> Iterator[str]:
+    """A text for each option before `--` that axolotl does not know and that resembles one of its own."""
+    for word in words[: words.index("--")] if "--" in words else words:
+        name = _name(word)
+        is_known = RULES.row(name) or RULES.row(name.removeprefix("no_")) or name in {"launcher", "cloud", "sweep"}
+        if word.startswith("--") and not is_known and not name.startswith("fsdp_") and (near := resembles(name)):
+            option, meant = word.partition("=")[0], near.replace("_", "-")
+            yield f"{option}: axolotl train does not know it, and hands it to the launcher. Did you mean --{meant}?"
 
 
 def _environment(keys: KeyReader, started: _Started, options: RecipeOptions) -> dict[str, str]:

@@ -88,9 +88,11 @@ def render_command(rendering: Rendering) -> None:
     if lora and lora.targets:
         targets = {"lora_target_modules": list(lora.targets)}
     adapters(words, {"adapter": "qlora" if nf4 else "lora"}, targets, {"load_in_4bit": True})
-    if lora is None:
+    if train.precision == "fp32":
+        words.put("train.precision", {"bf16": False})
+    elif lora is None:
         rendering.remark("train.precision: axolotl trains weights in bf16 if bf16 is true, planner in fp32")
-    elif nf4:
+    if nf4:
         rendering.remark("model.frozen nf4: axolotl quantizes the scales, too")
     if kind == "sft":
         rendering.remark("objective sft: axolotl averages the means of micro-batches, planner averages over all tokens")

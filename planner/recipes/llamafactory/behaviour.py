@@ -195,7 +195,7 @@ def _note_adapters(draft: Draft, keys: KeyReader) -> None:
         )
     if keys.has("quantization_bit") and keys.value("quantization_bit") not in (4, 8):
         bits = plain(keys.value("quantization_bit"))
-        draft.drop("quantization_bit", f"{bits} bits: planner stores frozen weights in fp32 or nf4")
+        draft.drop("quantization_bit", f"{bits} bits: planner stores frozen weights in fp32 or nf4", is_trained=True)
 
 
 # -- data
@@ -214,11 +214,12 @@ def _set_rows(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> NamedSets:
         draft.drop("max_samples", "see to do")
         draft.ask(
             f"max_samples {plain(keys.value('max_samples'))}: LLaMA-Factory takes the first rows of each data set. Cut "
-            "the files, or write a mixture with rows"
+            "the files, or write a mixture with rows",
+            of_model=True,
         )
     if str(keys.value("mix_strategy", "concat")) != "concat":
         draft.drop("mix_strategy", "see to do")
-        draft.ask(f"mix_strategy {plain(keys.value('mix_strategy'))}: write data.mixture with weights")
+        draft.ask(f"mix_strategy {plain(keys.value('mix_strategy'))}: write data.mixture with weights", of_model=True)
         if keys.has("interleave_probs"):
             draft.drop("interleave_probs", "see to do")
     _set_cut(draft, keys, facts)

@@ -160,16 +160,23 @@ def _set_model(draft: Draft, keys: KeyReader) -> None:
     }.items():
         if keys.value(name) not in (None, 1):
             draft.drop(name, f"{cut(show(keys.value(name)))}: see to do")
-            draft.ask(what, of_model=name in {"template", "adapters"})
+            draft.ask(what, of_model=name != "sequence_parallel_size")
     if keys.where("deepspeed.train_batch_size") == _WHOSE:
         draft.drop("deepspeed", "planner shards by FSDP2")
     for name, plain in {"init_weights": (True,), "lorap_lr_ratio": (), "target_regex": ()}.items():
         if keys.has(name) and keys.value(name) not in plain:
             keys.refuse_in_job(name, "planner trains only plain low-rank adapters: remove it if you want those")
     if keys.read("tuner_type") == "lora":
-        set_lora(draft, keys)
+        named = keys.value("lora_target_modules")
+        if isinstance(named, list) and len(named) > 1 and any(str(each).startswith("all-") for each in named):
+            keys.refuse_in_job("lora_target_modules", "planner has no such mixture: write all-linear alone, or names")
+        set_lora(draft, keys, is_trl=False)
     if keys.has("quant_bits") and not (keys.has("load_in_4bit") or keys.has("load_in_8bit")):
-        draft.drop("quant_bits", f"{show(keys.value('quant_bits'))}: planner stores frozen weights in fp32 or nf4")
+        draft.drop(
+            "quant_bits",
+            f"{show(keys.value('quant_bits'))}: planner stores frozen weights in fp32 or nf4",
+            is_trained=True,
+        )
 
 
 def _set_rows(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> NamedSets:
@@ -208,7 +215,7 @@ def _sources(draft: Draft, keys: KeyReader, key: str) -> list[DatasetSource]:
         is_hub = is_path or hub.lower() == "hf" or (keys.value("use_hf") is True and hub.lower() != "ms")
         made.append(DatasetSource(name=rest, config=subset or None, hub=is_hub))
         if rows:
-            draft.ask(f"{cut(name)}: ms-swift takes {cut(rows)} rows of it. Write a mixture with rows")
+            draft.ask(f"{cut(name)}: ms-swift takes {cut(rows)} rows of it. Write a mixture with rows", of_model=True)
     return made
 
 

@@ -102,4 +102,4 @@ def _launch(
             keys.missing(name, value, f"{name}: found {value[:40] or 'nothing'}. Write a count")
         else:
             return None
-    return LaunchSettings(num_processes=count, source=" x ".join(said))
+    return LaunchSettings(num_processes=count, counted_by=" x ".join(said))

@@ -26,6 +26,8 @@ _CHOICES = {
     "save_strategy": ("no", "steps", "epoch", "best"),
 }
 _NUMBERS = ("whole", "number", "norm")
+# Another room refuses these, with their range.
+_SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
 _WHOLE = ("max_steps", "deepspeed_autotp_size")
 """of which the rows do not say it"""
 # Fields of RLHFArguments that SftArguments has not, and their beginnings.
@@ -68,7 +70,8 @@ def read_values(keys: KeyReader) -> None:
             keys.wrong(f"{name}: {made}. Remove it, or write a value")
             continue
         kind = "whole" if name in _WHOLE else row.value if row else "any"
-        if (kind not in {*_NUMBERS, "truth"} and name not in _CHOICES) or (isinstance(value, str) and has_shell(value)):
+        is_read = kind in {*_NUMBERS, "truth"} and (name not in _SIZES or _number(value, "whole") is not None)
+        if (not is_read and name not in _CHOICES) or (isinstance(value, str) and has_shell(value)):
             continue
         if isinstance(value, list | dict):
             keys.refuse(name, "Write a single value")

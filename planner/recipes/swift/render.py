@@ -43,6 +43,9 @@ def render_command(rendering: Rendering) -> None:
     adapters(words, {"tuner_type": "lora"}, {"lora_target_modules": targets}, frozen)
     if lora is None:
         words.put("", {"tuner_type": "full"})
+    if train.precision == "fp32":
+        words.put("train.precision", {"torch_dtype": "float32", "fp16": False, "bf16": False})
+    elif lora is None:
         rendering.remark("train.precision: ms-swift trains weights in the model's own type, planner in fp32")
     checkpointing = bool(train.activation_checkpointing)
     words.put("train.activation_checkpointing", {"gradient_checkpointing": checkpointing})

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import PurePath
 from typing import Any
 
@@ -282,7 +283,14 @@ def facts_of(keys: KeyReader, command: TuneCommand, gpus: int, *, is_whole: bool
         is_launched=command.is_launched,
         told_by=told_by,
         is_whole=is_whole,
+        mistyped=tuple(_mistyped(keys)),
     )
+
+
+def _mistyped(keys: KeyReader) -> Iterator[str]:
+    for name in keys.entries:
+        if keys.rules.row(name) is None and (near := get_close_matches(name, keys.rules.names, n=1, cutoff=0.82)):
+            yield f"{near[0]} for {name}"
 
 
 def _tensor_parallel(keys: KeyReader) -> int:
@@ -335,6 +343,8 @@ class TorchtuneFacts:
     """what says which recipe trains, empty for the command"""
     is_whole: bool
     """whether planner read the configuration, and not only a command's overrides"""
+    mistyped: tuple[str, ...] = ()
+    """`NAME for KEY` for each key that nothing reads and that resembles the key NAME"""
 
     def outcome(self, gpus: int) -> BatchOutcome:
         """What the recipe does at a GPU count."""
@@ -392,6 +402,9 @@ class TorchtuneFacts:
             self._tail(options),
             self._repeats(options),
         ]
+        if self.mistyped:
+            text = "A recipe of torchtune ignores a key that it does not know, and a component refuses it."
+            made.append(Trap(name="mistyped keys", text=f"{text} Did you mean {cut(', '.join(self.mistyped), 200)}?"))
         if not self.is_whole:
             text = "planner did not read the configuration, but only the command. What else it sets is not known."
             made.append(Trap(name="not read", text=text))

@@ -275,7 +275,7 @@ def _set_data(draft: Draft, keys: KeyReader, facts: TorchtuneFacts) -> None:
     for key in keys.entries:
         if key.startswith(_CHANGING_ROWS) and keys.has(key) and key not in draft.told:
             draft.drop(key, "see to do")
-            draft.ask(f"{key} {plain(keys.value(key))}: change the rows beforehand")
+            draft.ask(f"{key} {plain(keys.value(key))}: change the rows beforehand", of_model=True)
     if keys.has("tokenizer.max_seq_len") and facts.unit != "packed row":
         draft.ask(
             "rows longer than model.context: torchtune writes its end token in place of the last token that it keeps"
@@ -381,7 +381,7 @@ def _set_optimizer(draft: Draft, keys: KeyReader, *, is_own: bool) -> None:
     kind = "adamw" if is_adam else kinds.get(name, name)
     carry(draft, keys, key, f"{ours}.kind", kind)
     if is_adam and name not in {"Adam", "AdamW"}:
-        draft.ask(f"{ours}: {name} keeps its state in fewer bits or on the CPU, planner in fp32 shards")
+        draft.ask(f"{ours}: {name} keeps its state in fewer bits or on the CPU, planner in fp32 shards", of_model=True)
     carried(draft, keys, "optimizer.lr")
     decay = keys.number("optimizer.weight_decay", 0.01 if "AdamW" in name else 0.0)
     if decay and is_adam and "AdamW" not in name:

@@ -175,8 +175,8 @@ def _set_frozen(draft: Draft, keys: KeyReader, name: str) -> None:
     if name == "load_in_4bit":
         draft.told.add("bnb_4bit_quant_type")
     if name != "load_in_4bit" or kind != "nf4":
-        what = shown if name != "load_in_4bit" else f"{shown} with bnb_4bit_quant_type {kind}"
-        draft.drop(name, f"{what}: planner stores frozen weights in fp32 or nf4. fp32 takes more memory")
+        what = "" if name != "load_in_4bit" else f"with bnb_4bit_quant_type {kind}: "
+        draft.drop(name, f"{what}planner stores frozen weights in fp32 or nf4. fp32 takes more memory", is_trained=True)
         return
     draft.derive("model.frozen", "nf4", f"model.frozen nf4: {shown}, with bnb_4bit_quant_type nf4")
     if keys.flag("use_bnb_nested_quant"):

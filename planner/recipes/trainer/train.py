@@ -63,7 +63,9 @@ def _set_kind(draft: Draft, keys: KeyReader, *, is_own: bool) -> None:
     elif name.startswith(("adamw", "paged_adamw")):
         carry(draft, keys, "optim", "train.optimizer.kind", "adamw", whose=keys.versions)
         if "bit" in name or "paged" in name or "anyprecision" in name:
-            draft.drop("optim", f"{name} keeps its state in fewer bits or on the CPU, planner in fp32 shards")
+            draft.drop(
+                "optim", f"{name} keeps its state in fewer bits or on the CPU, planner in fp32 shards", is_trained=True
+            )
     elif is_own:
         draft.derive("train.optimizer.kind", name, f"train.optimizer.kind {name}: optim, for your loop")
     else:

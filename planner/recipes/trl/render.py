@@ -238,11 +238,11 @@ def _file_notes(split: BatchSplit) -> list[str]:
 
 
 def _script(recipe: Recipe, *, is_trls: bool) -> str:
-    """The recipe's script if it has a folder, else that of TRL or the alignment-handbook, else YOUR_SCRIPT.
+    """The recipe's script if it has a folder or is your own, else that of TRL or the handbook, else YOUR_SCRIPT.
 
     With `is_trls` only TRL's own script reads the data.
     """
-    if "/" in recipe.script_path and recipe.script_path.endswith(".py"):
+    if ("/" in recipe.script_path or recipe.system == "trainer") and recipe.script_path.endswith(".py"):
         return shlex.quote(recipe.script_path)
     method = {"ipo": "dpo", "cdpo": "dpo", "simpo": "cpo"}.get(recipe.method, recipe.method)
     stem = PurePath(recipe.script).name if recipe.script else method
