@@ -236,6 +236,23 @@ def test_the_name_of_a_file_is_quoted(system, tmp_path, monkeypatch):
     check_again(found, made)
 
 
+@pytest.mark.parametrize("system", ["axolotl", "swift"])
+def test_a_file_whose_name_has_a_dollar_is_quoted(system, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a$b it.yaml").write_text(json.dumps(BASES[system]))
+    assert " 'a$b it.yaml' " in rewrite(read("a$b it.yaml"), system, 2).command
+
+
+def test_axolotls_options_stay_with_their_quotes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("r.yaml").write_text(json.dumps(BASES["axolotl"]))
+    options = ["--base-model=a b", "--output-dir=x=y", "--wandb-name=it's", "--wandb-project=-p", "--lora-r=8"]
+    written = rewrite(read(f"axolotl train r.yaml {shlex.join(options)}"), "axolotl", 2).command
+    assert shlex.split(written)[3:10] == [
+        "--base-model", "a b", "--output-dir=x=y", "--wandb-name", "it's", "--wandb-project=-p", "--lora-r",
+    ]  # fmt: skip
+
+
 def test_the_recipes_accelerate_file_stays(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     at("axolotl", {}, 2)
