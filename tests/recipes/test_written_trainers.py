@@ -243,6 +243,15 @@ def test_a_file_whose_name_has_a_dollar_is_quoted(system, tmp_path, monkeypatch)
     assert " 'a$b it.yaml' " in rewrite(read("a$b it.yaml"), system, 2).command
 
 
+def test_a_text_may_look_like_an_override():
+    """A name such as learning_rate=1e-3 would change the rate."""
+    sizes = "--per_device_train_batch_size 2 --gradient_accumulation_steps 2"
+    command = f"NPROC_PER_NODE=4 swift sft --model m --dataset d --run_name gradient_accumulation_steps=8 {sizes}"
+    assert read(command).global_batch == 16
+    command = command.replace(f" {sizes}", f" {sizes} --run_name gradient_accumulation_steps=8")
+    assert read(command).global_batch == 16
+
+
 def test_axolotls_options_stay_with_their_quotes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("r.yaml").write_text(json.dumps(BASES["axolotl"]))
