@@ -46,7 +46,7 @@ def set_data(draft: Draft, kind: str, datasets: Sequence[DatasetSource], seed: i
         seed: the seed by which a part of a set is chosen.
     """
     draft.set("data.kind", kind)
-    sources = [part for each in datasets for part in parts_of(each)]
+    sources = [part for each in datasets for part in parts_of(each) if part.name or part.loader is not None]
     sets = _sets(kind, sources) or [_unnamed(kind)]
     shown = ", ".join(map(_shown, sources)) or "no data set"
     said = f"the recipe names {cut(shown, 200)}"
@@ -81,7 +81,7 @@ def rows_of(kind: str, datasets: Sequence[DatasetSource]) -> dict[str, Any] | No
         place = place_of(each, kind)
         keys = dict(place.keys)
         is_split = keys.get("split") == each.wanted_split or keys.get("path", "").endswith(f"/{each.wanted_split}")
-        if place.lack or not is_split:
+        if place.lack or not is_split or "path" not in keys:
             return None
         found.append({**keys, **_columns(each)})
     if len(found) == 1:

@@ -1,5 +1,7 @@
 """A recipe's configuration as dotted keys. `Keys` reads values, collects mistakes, and records which keys were read."""
 
+import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -14,6 +16,7 @@ MOST = 2**40
 _FEWEST_FOLDED = 3
 _MOST_CHOICES = 6
 COMMAND_LINE = "the command line"
+_INFINITE = re.compile(r"[-+]?(\.?inf|infinity)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +151,8 @@ class KeyReader:
     def real(self, key: str, default: float | None = None) -> float:
         """The number at `key`, also below 0. It is required if there is no default."""
         value = self._needed(key, default)
+        if isinstance(value, str) and _INFINITE.fullmatch(value):
+            return -math.inf if value.startswith("-") else math.inf
         if isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)
         if value is not _NOTHING:
@@ -161,10 +166,10 @@ class KeyReader:
         return self.number(key, default) or None
 
     def flag(self, key: str, *, default: bool = False) -> bool:
-        """The boolean at `key`, by default `default`."""
+        """The boolean at `key`, by default `default`. Systems in Python take 0 and 1, too."""
         value = self.value(key, default)
-        if isinstance(value, bool):
-            return value
+        if value in (0, 1):
+            return bool(value)
         self.refuse(key, "Write true or false")
         return default
 
@@ -219,8 +224,8 @@ class KeyReader:
         elif row.value == "section":
             if isinstance(entry.value, str | int | float):
                 self.refuse(key, "Write keys and values below it")
-        elif entry.value is not None:
-            self.read(key)
+        elif entry.value is not None and not (row.value == "text" and not entry.value):
+            self.read(key)  # an empty text or false stands for none
         if len(self.mistakes) > before:
             self._wrong.add(key)
         if not was_read:

@@ -10,9 +10,9 @@ from planner.recipes.trl.keys import RULES, TRUE_BY_DEFAULT
 
 # The beginning of the next option, which is no value of the option before it.
 _NEXT = re.compile(r"--|\+*[A-Za-z_][\w.]*=")
-# Options whose value looks like an override: `rank=64, scale=0.1`.
-_OF_PAIRS = ("optim_args",)
+# Options whose value may look like an override: `rank=64, scale=0.1`. None of them stands alone.
 _WORDS = frozenset(RULES.of(value="words"))
+_OF_PAIRS = frozenset({"optim_args", *_WORDS, *RULES.of(value="text"), *RULES.of(value="scalar")})
 
 
 def overrides(arguments: Sequence[str], keys_of: dict[str, Entry], where: str = COMMAND_LINE) -> list[str]:
@@ -34,7 +34,7 @@ def overrides(arguments: Sequence[str], keys_of: dict[str, Entry], where: str = 
         key = name.lstrip("-+").replace("-", "_")
         values = [value] if sign else []
         index += 1
-        if not sign and key in _OF_PAIRS and index < len(arguments):
+        if not sign and key in _OF_PAIRS and index < len(arguments) and not arguments[index].startswith("--"):
             values.append(arguments[index])
             index += 1
         while not sign and index < len(arguments) and not _NEXT.match(arguments[index]):

@@ -1,7 +1,5 @@
 """Writes the command that trains a recipe's exact batch in another system at a GPU count, or says why none does."""
 
-import re
-import shlex
 from dataclasses import replace
 
 from planner.errors import NoExactSplit
@@ -9,12 +7,11 @@ from planner.job import Job
 from planner.recipes.job_text import job_of
 from planner.recipes.recipe import Recipe, Rewrite
 from planner.recipes.rendering import Rendering, leave_padding
-from planner.recipes.scalars import has_shell
+from planner.recipes.scalars import for_shell
 from planner.recipes.split import accumulation_for, nearest_counts, nearest_multiple, percent
 from planner.recipes.system import BatchSplit, System
 from planner.recipes.systems import named
 
-_NEEDS_NO_QUOTES = re.compile(r"[\w$+@%=:,./{}\[\]~-]*")
 _BATCH_KEYS = (
     "batch_size",
     "eval_batch_size",
@@ -109,17 +106,8 @@ def _own_arguments(split: BatchSplit) -> list[str]:
         is_value = skips and not argument.startswith("-")
         skips = key in _BATCH_KEYS and argument.startswith("--") and "=" not in argument
         if key not in _BATCH_KEYS and not is_value:
-            kept.append(_quoted(argument))
+            kept.append(for_shell(argument))
     return kept
-
-
-def _quoted(argument: str) -> str:
-    """The argument for a shell. What planner left open, such as `$NAME`, is left to that shell."""
-    if not has_shell(argument):
-        return shlex.quote(argument)
-    if _NEEDS_NO_QUOTES.fullmatch(argument):
-        return argument
-    return f'"{argument}"' if "$(" in argument else '"' + re.sub(r'(["\\])', r"\\\1", argument) + '"'
 
 
 def _split(recipe: Recipe, system: System, gpus: int) -> BatchSplit:

@@ -2,6 +2,7 @@
 
 import math
 import re
+import shlex
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ _SHELL = re.compile(r"\$(?:([A-Za-z0-9_]+)|\{([A-Z_][A-Z0-9_]*|[0-9]+|[A-Za-z_]\
 # `$(command)`, `$((expression))`, `$@`, `${#NAME}`, `${NAME%.py}`, `${NAME[0]}`. `${name:...}` is Hydra's.
 _OTHER_OF_SHELL = re.compile(r"\$(?:[(@*#?!$-]|\{(?:[#!@*?$-]|[A-Z_][A-Z0-9_]*:|[A-Za-z_]\w*[%#/^,@\[?=+]))")
 _ARITHMETIC = re.compile(r"\$\(\(([^()]*)\)\)")
+_NEEDS_NO_QUOTES = re.compile(r"[\w$+@%=:,./{}\[\]~-]*")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _HYDRAS_ENV = re.compile(r"\$\{oc\.env:([A-Za-z0-9_]+)")
 _LITERALS = {"null": None, "none": None, "~": None, "true": True, "false": False}
@@ -41,6 +43,15 @@ def shell_names(text: str) -> list[str]:
 def has_shell(text: str) -> bool:
     """Whether a text contains what only a shell can fill in: a variable, or a command such as `$(nproc)`."""
     return bool(_SHELL.search(text) or _OTHER_OF_SHELL.search(text))
+
+
+def for_shell(argument: str) -> str:
+    """The argument for a shell. What planner left open, such as `$NAME`, is left to that shell."""
+    if not has_shell(argument):
+        return shlex.quote(argument)
+    if _NEEDS_NO_QUOTES.fullmatch(argument):
+        return argument
+    return f'"{argument}"' if "$(" in argument else '"' + re.sub(r'(["\\])', r"\\\1", argument) + '"'
 
 
 def env_names(text: str) -> list[str]:

@@ -236,6 +236,32 @@ def test_the_name_of_a_file_is_quoted(system, tmp_path, monkeypatch):
     check_again(found, made)
 
 
+@pytest.mark.parametrize("system", ["axolotl", "swift"])
+def test_a_file_whose_name_has_a_dollar_is_quoted(system, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a$b it.yaml").write_text(json.dumps(BASES[system]))
+    assert " 'a$b it.yaml' " in rewrite(read("a$b it.yaml"), system, 2).command
+
+
+def test_a_text_may_look_like_an_override():
+    """A name such as learning_rate=1e-3 would change the rate."""
+    sizes = "--per_device_train_batch_size 2 --gradient_accumulation_steps 2"
+    command = f"NPROC_PER_NODE=4 swift sft --model m --dataset d --run_name gradient_accumulation_steps=8 {sizes}"
+    assert read(command).global_batch == 16
+    command = command.replace(f" {sizes}", f" {sizes} --run_name gradient_accumulation_steps=8")
+    assert read(command).global_batch == 16
+
+
+def test_axolotls_options_stay_with_their_quotes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("r.yaml").write_text(json.dumps(BASES["axolotl"]))
+    options = ["--base-model=a b", "--output-dir=x=y", "--wandb-name=it's", "--wandb-project=-p", "--lora-r=8"]
+    written = rewrite(read(f"axolotl train r.yaml {shlex.join(options)}"), "axolotl", 2).command
+    assert shlex.split(written)[3:10] == [
+        "--base-model", "a b", "--output-dir=x=y", "--wandb-name", "it's", "--wandb-project=-p", "--lora-r",
+    ]  # fmt: skip
+
+
 def test_the_recipes_accelerate_file_stays(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     at("axolotl", {}, 2)

@@ -193,7 +193,7 @@ def test_accelerate_needs_a_type(tmp_path):
         (f"{DPO} debug=word", "debug: found .* Write true or false"),
         (f"{DPO} model.policy_dtype=word", "model.policy_dtype: found .* such as float32"),
         (f"{HALOS} ++humanline=word", "humanline: found .* Write true or false"),
-        (f"{HALOS} ++humanline=1", "humanline: found .* Write true or false"),
+        (f"{HALOS} ++humanline=2", "humanline: found .* Write true or false"),
         (f"{HALOS} ++humanline_iters=word", "humanline_iters: found .* Write a number"),
         (f"{HALOS} ++model.load_lora_from=true", "model.load_lora_from: found .* Write a text"),
         (f"{HALOS} ++eval_every=null", "eval_every: found null"),
@@ -243,3 +243,54 @@ def test_a_value_is_refused_once(tmp_path):
     with pytest.raises(RecipeError) as refused:
         _read(tmp_path, {"lr_scheduler_type": "word", "eval_steps": "word"}, is_for_job=True)
     assert str(refused.value).count("lr_scheduler_type:") == str(refused.value).count("eval_steps:") == 1
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"per_device_train_batch_size": "2"},
+        {"dataset_num_proc": "4", "save_steps": "0.5", "max_length": "512"},
+        {"eval_strategy": "no", "eval_steps": -1},
+        {"router_aux_loss_coef": "inf"},
+    ],
+)
+def test_what_trl_takes_is_taken(more, tmp_path):
+    """Its parser gives argparse the file's texts, which makes numbers of them."""
+    assert _read(tmp_path, more).global_batch == 16
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"{DPO} debug=1",
+        f"{HALOS} ++humanline=0",
+        f"{HALOS} ++load_reference_logprobs=false",
+        f"{HALOS} ++log_epsilon_P=-inf",
+    ],
+)
+def test_what_python_takes_for_a_truth_or_a_number_is_taken(command):
+    options = RecipeOptions(gpus=4 if command.startswith(DPO) else None, is_for_job=False)
+    assert read_recipe(command, [], options).global_batch
+
+
+@pytest.mark.parametrize(("clip", "text"), [("0.5", "0.5"), ([], "an empty list")])
+def test_accelerates_clipping_may_be_a_text(clip, text, tmp_path):
+    launch = {"distributed_type": "DEEPSPEED", "deepspeed_config": {"gradient_clipping": clip}}
+    if isinstance(clip, list):
+        with pytest.raises(RecipeError, match=f"gradient_clipping: found {text}"):
+            _read(tmp_path, {}, launch=launch)
+        return
+    assert _read(tmp_path, {"max_grad_norm": 0.5}, launch=launch).global_batch == 16
+
+
+def test_deepspeed_never_prints_if_steps_per_print_is_infinite(tmp_path):
+    """accelerate sets it so, and Python writes it as Infinity."""
+    (tmp_path / "d.json").write_text('{"train_batch_size": 16, "steps_per_print": Infinity}')
+    assert read_recipe(str(tmp_path / "d.json"), [], RecipeOptions(gpus=4)).global_batch == 16
+
+
+def test_a_data_set_without_a_name_is_none():
+    options = RecipeOptions(gpus=4, is_for_job=False)
+    for command in (f"{DPO} ++datasets=''", f"{HALOS} ++datasets=''"):
+        recipe = read_recipe(command, [], options if command.startswith(DPO) else RecipeOptions(is_for_job=False))
+        assert recipe.draft.job["data"]["path"] == "data/NAME/"

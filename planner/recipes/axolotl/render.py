@@ -126,7 +126,9 @@ def _dashed(arguments: Sequence[str]) -> list[str]:
     index = 0
     while index < len(arguments):
         word, index = arguments[index], index + 1
-        name, (_, sign, value) = _name(word), word.partition("=")
+        quote = word[0] if word.startswith(("'", '"')) else ""
+        name, (_, sign, value) = _name(word.removeprefix(quote)), word.partition("=")
+        value = f"{quote}{value}" if sign else value
         if not sign and index < len(arguments) and not arguments[index].startswith("--"):
             value, index = arguments[index], index + 1
         row = RULES.row(name)
@@ -134,9 +136,10 @@ def _dashed(arguments: Sequence[str]) -> list[str]:
             continue
         option = name.replace("_", "-")
         if row.value == "truth" and row.name == name:
-            made.append(f"--no-{option}" if value.strip("'").lower() in FALSE_TEXTS else f"--{option}")
+            made.append(f"--no-{option}" if value.strip("'\"").lower() in FALSE_TEXTS else f"--{option}")
         elif "." in name and name.count(".") > 1:
             raise NoExactSplit(f"axolotl train takes no option --{option}. Write the key into the recipe's file")
         else:
-            made.append(f"--{option} {value}" if value else f"--{option} {shlex.quote(value)}")
+            between = "=" if sign and ("=" in value or value.startswith("-")) else " "
+            made.append(f"--{option}{between}{value or shlex.quote(value)}")
     return made

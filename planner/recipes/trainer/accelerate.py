@@ -12,6 +12,7 @@ from planner.recipes.config_reader import RepeatedKey, beside, mapping_of, recip
 from planner.recipes.engine import refuse_values
 from planner.recipes.entries import Entry, KeyReader, flat
 from planner.recipes.recipe import Recipe
+from planner.recipes.scalars import scalar
 from planner.recipes.trainer.keys import DEEPSPEED
 from planner.recipes.trainer.launch_keys import ACCELERATE_FILE
 
@@ -126,7 +127,7 @@ def read_launch(path: str) -> LaunchSettings:
         kind="NO" if kind == "FALSE" else kind,
         deepspeed=_sizes_of(keys, path, is_file=bool(more)),
         mixed_precision=_precision_of(keys.value("mixed_precision")),
-        clip=None if keys.value(_CLIP) in {None, "auto", "none"} else keys.number(_CLIP),
+        clip=None if keys.value(_CLIP) in (None, "auto") else keys.number(_CLIP),
         beside_deepspeed=tuple(key for key in _BESIDE if key in written and keys.has(key)),
         machines=keys.whole("num_machines", 1),
         mesh=_mesh(keys),
@@ -144,6 +145,9 @@ def _refuse_values(keys: KeyReader) -> None:
     precision = keys.entries.get("mixed_precision")
     if precision and isinstance(precision.value, str):
         keys.entries = {**keys.entries, "mixed_precision": replace(precision, value=precision.value.lower())}
+    clip = keys.entries.get(_CLIP)
+    if clip and isinstance(clip.value, str):  # it becomes a variable, which is text in any case
+        keys.entries = {**keys.entries, _CLIP: replace(clip, value=scalar(clip.value.lower()))}
     refuse_values(keys, "accelerate")
     if "distributed_type" not in keys.entries:
         keys.wrong(

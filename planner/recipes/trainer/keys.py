@@ -142,7 +142,7 @@ TRAINING_ARGUMENTS = Rules(
             key("do_eval", value="truth", why="eval_strategy decides it", stands_alone=True),
             key("eval_strategy", choices=_INTERVALS, ours="eval.every", default="no"),
             key("evaluation_strategy", choices=(*_INTERVALS, None), ours="eval.every", default="no"),
-            key("eval_steps", ours="eval.every", value="number"),
+            key("eval_steps", ours="eval.every", value="real"),
             key(
                 "eval_accumulation_steps",
                 value="real",

@@ -2,9 +2,10 @@
 
 import shlex
 
+from planner.base.disk import is_file
 from planner.errors import NoExactSplit
 from planner.recipes.recipe import Recipe
-from planner.recipes.scalars import has_shell
+from planner.recipes.scalars import for_shell, has_shell
 from planner.recipes.system import BatchSplit
 from planner.recipes.trainer.accelerate import launch_notes, local_file, read_launch
 from planner.recipes.trainer.batching import TrainerFacts
@@ -40,7 +41,9 @@ def why_not(recipe: Recipe, gpus: int) -> str:
 def config_of(split: BatchSplit) -> str:
     """The file of the recipe of the target system, for a shell. Empty if its own command names none."""
     path = split.recipe.config if split.recipe.script else split.recipe.source
-    return path if has_shell(path) else shlex.quote(path) if path else ""
+    if not path or not has_shell(path):
+        return shlex.quote(path) if path else ""
+    return shlex.quote(path) if is_file(path) else for_shell(path)
 
 
 def sizes(split: BatchSplit) -> tuple[int, int | None]:

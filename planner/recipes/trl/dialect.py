@@ -6,6 +6,7 @@ from planner.recipes.drafting import DATA_OF, RecipeOptions
 from planner.recipes.engine import refuse_values, rename
 from planner.recipes.entries import KeyReader, near
 from planner.recipes.recipe import Recipe
+from planner.recipes.scalars import scalar
 from planner.recipes.trainer.accelerate import LaunchSettings
 from planner.recipes.trainer.batching import TrainerFacts
 from planner.recipes.trainer.dialect import Dialect, Trained
@@ -62,6 +63,7 @@ def recipe_from(keys: KeyReader, options: RecipeOptions, *, script: str, launch:
     rename(keys)
     expand(keys)
     read_truths(keys)
+    _read_numbers(keys)
     refuse_values(keys, DIALECT.title)
     keys.refuse_null(DIALECT.title, *NOT_NULL)
     method, told_by = method_of(dict(keys.entries), script, keys.source, options.method)
@@ -87,6 +89,16 @@ def recipe_from(keys: KeyReader, options: RecipeOptions, *, script: str, launch:
         script=script or (f"run_{method}.py" if is_older else ""),
         config_first=is_older and not script,
     )
+
+
+def _read_numbers(keys: KeyReader) -> None:
+    """Replaces texts such as `"4"` of a file by numbers. TRL gives argparse the file's values as defaults."""
+    made = {}
+    for name, entry in keys.entries.items():
+        row = keys.rules.of_key(name)
+        if row and row.value in {"whole", "number", "real", "norm"} and isinstance(entry.value, str):
+            made[name] = replace(entry, value=scalar(entry.value.strip()))
+    keys.entries = {**keys.entries, **made}
 
 
 def _refuse_loss(keys: KeyReader) -> None:
