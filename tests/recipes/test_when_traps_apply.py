@@ -169,6 +169,7 @@ CASES = {
     "slic": [(halos("slic"), {}, True), (halos("dpo"), {}, False)],
     "reward model": [(f"{halos('ppo')} ++model.reward_model_path=r", {}, True), (halos("ppo"), {}, False)],
     "qwen": [(halos("dpo").replace("model=llama", "model=qwen"), {}, True), (halos("dpo"), {}, False)],
+    "mistyped keys": [(f"{TUNE} batch_sise=4", {}, True), (f"{TUNE} batch_size=4", {}, False)],
     "tuned for": [
         ("torn.json", {}, True),
         ("whole.json", {"gpus": 8}, False),
