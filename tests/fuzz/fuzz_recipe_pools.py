@@ -97,8 +97,9 @@ def _axolotl_batch(config: Tree, gpus: int, start: Start, recipe: str, folder: P
             raise axolotl_judge.Refused(f"Ray waits for {processes} GPUs")
     found = axolotl_judge.batch_at(config, processes)
     count = (config.get("trl") or {}).get("num_generations")
-    if config.get("rl") in {"grpo", "gdpo"} and count and found.rows % count:  # GRPOConfig.__post_init__ of TRL
-        raise axolotl_judge.Refused(f"{found.rows} completions are no groups of {count}")
+    made = found.rows * processes // found.ranks  # GRPOConfig.__post_init__ of TRL counts GPUs that share rows, too
+    if config.get("rl") in {"grpo", "gdpo"} and count and made % count:
+        raise axolotl_judge.Refused(f"{made} completions are no groups of {count}")
     return found.rows
 
 
