@@ -511,6 +511,13 @@ def test_a_batch_of_one_is_refused_for_kto():
     assert [facts.outcome(count).batch for count in (1, 2, 3)] == [None, 2, 3]
 
 
+def test_an_empty_name_of_rows_to_evaluate_is_one_to_ms_swift():
+    """Its GRPO then wants whole groups in an evaluation, too."""
+    keys = {**RLHF, "rlhf_type": "grpo", "num_generations": 8, "per_device_eval_batch_size": 2, "val_dataset": ""}
+    assert read(keys, options=CHECK).foreign.outcome(2).verdict == "error"
+    assert read({**keys, "per_device_eval_batch_size": 4}, options=CHECK).foreign.outcome(2).batch == 16
+
+
 @pytest.mark.parametrize("config", ["swift sft c.yaml", "swift sft --config c.yaml"])
 def test_a_command_takes_its_file(config):
     """Options behind it win. Its section ENV starts the processes, too."""

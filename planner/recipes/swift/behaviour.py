@@ -47,7 +47,7 @@ def prepare(keys: KeyReader, processes: int) -> None:
         "weight_decay": 0.1, "adam_beta2": 0.95, "gradient_checkpointing": True, "eval_strategy": "no",
         "lora_target_modules": "all-linear", "learning_rate": 1e-5 if keys.value("tuner_type") == "full" else 1e-4,
     }  # fmt: skip
-    if (keys.value("split_dataset_ratio") and keys.value("streaming") is not True) or keys.value("val_dataset"):
+    if (keys.value("split_dataset_ratio") and keys.value("streaming") is not True) or keys.has("val_dataset"):
         made["eval_strategy"] = keys.value("save_strategy", "steps")
         made["eval_steps"] = keys.value("save_steps", 500)
     elif not (keys.has("eval_dataset") or keys.has("cached_val_dataset")):
