@@ -15,7 +15,7 @@ from planner.recipes.drafting import carry
 from planner.recipes.entries import Entry, KeyReader
 from planner.recipes.recipe import Draft
 from planner.recipes.rendering import Rendering, truth
-from planner.recipes.rule import KeyRule, Rules
+from planner.recipes.rule import NESTED, KeyRule, Rules
 from planner.recipes.scalars import number
 
 # Fewer keys of a system may be in another one's recipe, too.
@@ -58,13 +58,14 @@ def refuse_types(keys: KeyReader, title: str) -> None:
     for row in keys.rules:
         name, wanted = row.into or row.name, _WANTED.get(row.value)
         value = keys.peek(name)
+        if value == {} and wanted is None and row.value not in NESTED:
+            keys.refuse(name, f"{title} refuses it: write a single value")
         if wanted is None or value is None:
-            if row.value not in {"any", "section"} and "." not in row.name and keys.has_below(row.name):
-                keys.wrong(f"{row.name}: found keys below it, which {title} refuses. Write a single value")
             continue
         types, text = wanted
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types) or value == "":
             keys.refuse(name, f"{title} refuses it: write {text}")
+    _refuse_below(keys, title)
 
 
 _NUMBER = ((int, float), "a number")
@@ -87,10 +88,16 @@ def refuse_values(keys: KeyReader, title: str, *, but: str = "") -> None:
     for name, entry in tuple(keys.entries.items()):
         if not entry.is_default and not (but and entry.value == but):
             keys.refuse_wrong(name)
+    _refuse_below(keys, title)
+
+
+def _refuse_below(keys: KeyReader, title: str) -> None:
+    """Note keys below one that takes none as a mistake."""
     for name in dict.fromkeys(section for each in keys.entries for section in _sections_of(each)):
-        row = keys.rules.of_key(name)
-        if row and (row.choices or row.value not in {"any", "section"}):
-            keys.wrong(f"{keys.shown(name)}: found keys below it, which {title} does not take. Write a single value")
+        row = keys.rules.for_value(name)
+        if row and row.value not in NESTED:
+            fix = "Write a list" if row.value == "list" else "Write a single value"
+            keys.wrong(f"{name}: found keys below it, which {title} does not take. {fix}")
 
 
 def _sections_of(name: str) -> list[str]:

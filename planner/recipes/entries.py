@@ -9,7 +9,7 @@ from typing import Any
 
 from planner.files.messages import cut, show
 from planner.recipes.config_reader import recipe_error
-from planner.recipes.rule import NO_RULES, Rules
+from planner.recipes.rule import NESTED, NO_RULES, Rules
 from planner.recipes.scalars import Unresolved, env_names
 
 MOST = 2**40
@@ -104,7 +104,7 @@ class KeyReader:
 
     def read(self, key: str) -> Any:
         """The value of `key` as its row says, or the row's default."""
-        row = self.rules.of_key(key)
+        row = self.rules.for_value(key)
         assert row is not None, key
         default = row.default_of(self.method)
         match row.value:
@@ -203,7 +203,8 @@ class KeyReader:
         if key in self._wrong:
             return
         entry = self.entries.get(key)
-        found = "nothing" if entry is None or entry.value is None else show(entry.value)
+        empty = "keys below it" if self.has_below(key) else "nothing"
+        found = empty if entry is None or entry.value is None else show(entry.value)
         self.mistakes.append(f"{self.shown(key)}: found {found}. {fix}")
 
     def refuse_in_job(self, key: str, fix: str) -> None:
@@ -213,11 +214,13 @@ class KeyReader:
 
     def refuse_wrong(self, key: str) -> None:
         """Add a mistake if the value of `key` is not as its row says. The key does not count as read by that."""
-        row, entry, was_read = self.rules.of_key(key), self.entries[key], key in self._read
+        row, entry, was_read = self.rules.for_value(key), self.entries[key], key in self._read
         if row is None or isinstance(entry.value, Unresolved):
             return
         before = len(self.mistakes)
-        if row.choices:
+        if entry.value == {} and row.value not in NESTED:
+            self.refuse(key, "Write a single value")
+        elif row.choices:
             is_new = row.grows and isinstance(entry.value, str) and not near(entry.value, row.choices)
             if entry.value not in row.choices and not is_new:
                 self.refuse(key, _one_of(row.choices, entry.value))

@@ -15,6 +15,8 @@ NO_SETTING = "planner has no such setting"
 NO_WANDB = "planner's wandb tracker has no such setting"
 EMPTY: tuple[Any, ...] = (0, [], {})
 """values that are as good as none, for `alters`"""
+NESTED = ("section", "tree")
+"""the `value` of rows that have keys below them"""
 ANY = "*"
 """ends the name of a row that stands for all keys with that beginning"""
 
@@ -45,11 +47,12 @@ class KeyRule(NamedTuple):
     """the job's key that takes its value, empty if none does or if code decides it"""
     into: str = ""
     """the key of the layer below that it is another name of, such as `per_device_train_batch_size`"""
-    value: Literal["any", "truth", "text", "words", "scalar", "number", "real", "whole", "norm", "list", "section"] = (
-        "any"
-    )
+    value: Literal[
+        "any", "truth", "text", "words", "scalar", "number", "real", "whole", "norm", "list", "section", "tree"
+    ] = "any"
     """what the system takes. A truth may be written as `yes` or `1`, words as `none` or `007`, also several. A scalar:
-    any single value. A number is at least 0, a real any number. A section: any keys"""
+    any single value. A number is at least 0, a real any number. Any: values and lists, and no keys below it. A section:
+    keys below it and nothing else. A tree: keys below it, or anything else, such as the name of a file with them"""
     choices: tuple[Any, ...] = ()
     """the only values that the system takes, with None if it takes null. Empty if it takes others, too"""
     grows: bool = False
@@ -152,6 +155,10 @@ class Rules:
     def of_key(self, name: str) -> KeyRule | None:
         """The row that a reader of the layer below asks for by its own name: the one renamed to it, or its own."""
         return self._renamed.get(name) or self._by_name.get(name)
+
+    def for_value(self, name: str) -> KeyRule | None:
+        """The row that says what values a key takes: as `of_key`, or of its beginning if it is in no section."""
+        return self.of_key(name) or (None if "." in name else self.row(name))
 
     def has(self, name: str) -> bool:
         """Whether a row has exactly this name, or is of a section around it."""

@@ -234,7 +234,7 @@ REFUSED = {
     "null": ({"stage": None}, "stage: found nothing.*does not train with null"),
     "a text": ({"packing": "false"}, "packing.*without quotes"),
     "yaml's no": ({"eval_strategy": False}, "eval_strategy: found false.*no in quotes"),
-    "a section": ({"use_muon": {"lr": 1}}, "use_muon: found a section"),
+    "a section": ({"use_muon": {"lr": 1}}, "use_muon: found keys below it, which LLaMA-Factory"),
     "zero3": (
         {"pure_bf16": True, "deepspeed": {"zero_optimization": {"stage": 3}}},
         "pure_bf16.*with DeepSpeed's ZeRO-3",

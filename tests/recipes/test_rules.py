@@ -3,10 +3,18 @@
 import pytest
 
 from planner.files.schema import job_schema
-from planner.recipes.engine import carried, carried_if_set, has_marks, refuse_unknown, rename
-from planner.recipes.entries import COMMAND_LINE, Entry, KeyReader
+from planner.recipes.engine import (
+    carried,
+    carried_if_set,
+    has_marks,
+    refuse_types,
+    refuse_unknown,
+    refuse_values,
+    rename,
+)
+from planner.recipes.entries import COMMAND_LINE, Entry, KeyReader, flat
 from planner.recipes.recipe import Draft
-from planner.recipes.rule import Rules, about, key, keys, refuses
+from planner.recipes.rule import NESTED, Rules, about, key, keys, refuses
 from planner.recipes.systems import MARKED, READ, reader
 
 SYSTEMS = [*(system for system in READ if system.rules.rows), reader("trainer")]
@@ -49,6 +57,20 @@ def test_each_row_names_a_key_of_the_job(system):
     named = {row.ours for row in system.rules if row.ours and not row.ours.startswith("tracking.")}
     assert len(named) > 2
     assert named - known == set()
+
+
+@pytest.mark.parametrize("system", [its for its in SYSTEMS if its.name != "torchtune"], ids=lambda its: its.name)
+def test_only_a_section_or_a_tree_has_keys_below_it(system):
+    """Otherwise a reader would ask for a key that is not there, and take its default. torchtune has no types."""
+    refuse = refuse_types if system.name == "axolotl" else refuse_values
+    for row in system.rules:
+        name = row.name.replace("*", "word")
+        for value in ({}, {"a": 1}) if "." not in name else ():
+            reader = KeyReader(source="r.yaml", entries=flat({name: value}, "r.yaml"), rules=system.rules)
+            rename(reader)
+            refuse(reader, "it")
+            of_row = [each for each in reader.mistakes if each.startswith(f"{name}: found")]
+            assert bool(of_row) == (row.value not in NESTED), (name, value)
 
 
 @pytest.mark.parametrize("system", MARKED, ids=lambda system: system.name)

@@ -11,6 +11,7 @@ import typing
 import pytest
 import trl
 import yaml
+from accelerate import ParallelismConfig
 from accelerate.commands.config.config_args import ClusterConfig
 from accelerate.utils import ComputeEnvironment, DistributedType, PrecisionType
 from transformers import TrainingArguments
@@ -19,6 +20,7 @@ from transformers.training_args import OptimizerNames
 
 from planner.errors import RecipeError
 from planner.recipes import RecipeOptions, read_recipe
+from planner.recipes.rule import NESTED
 from planner.recipes.trainer.keys import TRAINING_ARGUMENTS
 from planner.recipes.trainer.launch_keys import ACCELERATE_FILE
 from planner.recipes.trl.keys import RULES
@@ -44,6 +46,7 @@ ENUMS = {
 }
 # Rows with one of these take numbers, and only these do.
 NUMBERS = {"whole", "number", "real", "norm"}
+MAPPINGS = {dict, ParallelismConfig}
 # Fields whose type says less than what they take.
 LOOSE = {"optim_target_modules", "resume_from_checkpoint", "fsdp", "debug", "include_num_input_tokens_seen"}
 
@@ -72,6 +75,7 @@ def test_a_row_takes_what_the_field_takes(name, hint):
         assert row.value in NUMBERS
     else:
         assert row.value not in NUMBERS | {"truth"} or name == "pad_to_multiple_of"
+    assert (row.value in NESTED) == any((typing.get_origin(each) or each) in MAPPINGS for each in kinds)
 
 
 @pytest.mark.parametrize("name", ENUMS)

@@ -36,7 +36,7 @@ RULES = Rules(
                  effect=reads(_AXES), unset="decides", why=_SHARDS),
             keys("dp_shard_size dp_replicate_size expert_parallel_size", value="whole", least=0, effect=reads(_AXES),
                  unset="decides", why=_SHARDS),
-            key("deepspeed", unset="decides", why=_SHARDS,
+            key("deepspeed", value="tree", unset="decides", why=_SHARDS,
                 effect=reads("its three sizes must be auto, or equal the Trainer's")),
             key("sample_packing", into="packing", ours="data.packing", value="truth", mark=True,
                 effect=says("the unit is a packed row")),
@@ -48,8 +48,9 @@ RULES = Rules(
             key("base_model", into="model_name_or_path", ours="model.path", value="text", mark=True, unset="free"),
             key("model_revision", ours="model.revision", value="text", unset="job"),
             key("base_model_config", value="text"), key("special_tokens", value="section"),
-            keys("tokenizer_config cls_model_config processor_type tokens"),
-            keys("added_tokens_overrides model_config model_kwargs resize_token_embeddings_to_32x reinit_weights"),
+            keys("tokenizer_config cls_model_config processor_type"), key("tokens", value="list"),
+            keys("added_tokens_overrides model_config model_kwargs", value="section"),
+            keys("resize_token_embeddings_to_32x reinit_weights"),
             keys("model_quantization_config quantize_moe_experts"),
             keys("model_type tokenizer_type is_falcon_derived_model is_llama_derived_model is_mistral_derived_model "
                  "is_qwen_derived_model tokenizer_use_fast tokenizer_legacy", why="planner finds it in config.json"),
@@ -62,7 +63,8 @@ RULES = Rules(
             key("gradient_checkpointing", ours="train.activation_checkpointing", note="false by default"),
             key("chat_template", value="text", ours="model.chat_template"),
             key("chat_template_jinja", ours="model.chat_template"),
-            keys("eot_tokens default_system_message chat_template_kwargs", why="the model's chat template decides it"),
+            keys("eot_tokens default_system_message", why="the model's chat template decides it"),
+            key("chat_template_kwargs", value="section", why="the model's chat template decides it"),
             key("hf_use_auth_token", value="truth", why="planner takes the token of this machine"),
         ),
         *about(
@@ -79,7 +81,8 @@ RULES = Rules(
             key("peft_use_dora", into="use_dora", value="truth"),
             keys("load_in_8bit load_in_4bit", value="truth", ours="model.frozen"),
             keys("peft_layers_to_transform peft_layers_pattern peft_layer_replication peft_init_lora_weights "
-                 "peft_trainable_token_indices loraplus_lr_embedding gptq"),
+                 "loraplus_lr_embedding gptq"),
+            key("peft_trainable_token_indices", value="tree"),
             keys("relora lisa_step_interval loraplus_lr_ratio", alters=EMPTY),
             key("unfrozen_parameters", value="list", alters=EMPTY), key("qat", value="section"),
             keys("jagged_restart_steps lisa_n_layers"),
@@ -122,12 +125,12 @@ RULES = Rules(
             key("cpo_alpha", value="number", default=1.0, of_loss=True),
             key("dpo_loss_type", value="list", of_loss=True), key("dpo_loss_weights", value="list", alters=()),
             key("dpo_use_weighting", alters=EMPTY), key("center_rewards_coefficient", of_loss=True),
-            keys("ebft num_labels"),
+            key("num_labels"),
             key("precompute_ref_log_probs", value="truth", ours="objective.reference"),
             keys("dpo_padding_free dpo_use_liger_kernel", why=_SPEED),
             key("trl.num_generations", into="num_generations", value="whole", least=2, of_loss=True),
             key("trl.generation_batch_size", into="generation_batch_size", value="whole", of_loss=True),
-            key("trl.beta", value="number", of_loss=True), key("trl", value="section"), key("vllm"),
+            key("trl.beta", value="number", of_loss=True), keys("trl vllm ebft", value="section"),
             keys("neftune_noise_alpha noisy_embedding_alpha use_eaft use_pose kd_trainer", alters=EMPTY),
             keys("eaft_alpha eaft_k"),
         ),
@@ -136,7 +139,7 @@ RULES = Rules(
             key("learning_rate", ours="train.optimizer.lr", value="number", unset="free"),
             key("optimizer", into="optim", ours="train.optimizer.kind", default="adamw_torch_fused", value="text",
                 unset="job"),
-            key("optim_args"), key("optim_target_modules"),
+            key("optim_args", value="tree"), key("optim_target_modules"),
             key("weight_decay", ours="train.optimizer.weight_decay", value="number", default=0.0, unset="job"),
             key("adam_beta1", ours="train.optimizer.betas", value="number", default=0.9),
             key("adam_beta2", ours="train.optimizer.betas", value="number", default=0.999),
@@ -144,7 +147,7 @@ RULES = Rules(
             key("max_grad_norm", ours="train.clip_norm", value="norm", default=1.0, unset="job"),
             key("lr_scheduler", into="lr_scheduler_type", ours="train.schedule.kind", default="cosine", value="text",
                 unset="job"),
-            key("lr_scheduler_kwargs"),
+            key("lr_scheduler_kwargs", value="section"),
             key("warmup_steps", ours="train.schedule.warmup", value="number", default=0.0),
             key("warmup_ratio", ours="train.schedule.warmup", value="number", default=0.0),
             keys("cosine_min_lr_ratio cosine_constant_lr_ratio lr_quadratic_warmup lr_div_factor"),
@@ -165,9 +168,11 @@ RULES = Rules(
             key("torch_compile", ours="train.compile"),
             key("gradient_checkpointing_kwargs", value="section",
                 why="planner has kinds of its own (train.activation_checkpointing)"),
-            keys("fp8 fp8_* selective_checkpointing activation_offloading layer_offloading flash_attn_* "
+            keys("fp8_config torch_compile_options max_memory", value="section", why=_SPEED),
+            key("selective_checkpointing", value="tree", why=_SPEED),
+            keys("fp8 fp8_* activation_offloading layer_offloading flash_attn_* "
                  "torch_compile_* lora_mlp_kernel lora_qkv_kernel lora_o_kernel lora_embedding_kernel liger_* "
-                 "cut_cross_entropy chunked_cross_entropy* tiled_mlp* use_kernels low_cpu_mem_usage max_memory "
+                 "cut_cross_entropy chunked_cross_entropy* tiled_mlp* use_kernels low_cpu_mem_usage "
                  "gpu_memory_limit gc_steps torch_empty_cache_steps gc_collect_steps heads_k_stride "
                  "ring_attn_func unsloth_*", why=_SPEED),
             key("plugins", value="list", why="planner loads none of axolotl's plugins"),
@@ -177,8 +182,9 @@ RULES = Rules(
             key("fsdp_config", value="section", why=_SHARDS),
             keys("fsdp fsdp_version fsdp_final_state_dict_type deepcompile", why=_SHARDS),
             keys("ddp ddp_timeout ddp_bucket_cap_mb ddp_broadcast_buffers ddp_find_unused_parameters", why=_SHARDS),
-            keys("device device_map world_size local_rank ray_run_name resources_per_worker expert_parallel_*",
-                 why="planner starts its workers itself"),
+            keys("world_size local_rank ray_run_name expert_parallel_*", why="planner starts its workers itself"),
+            keys("device device_map", value="tree", why="planner starts its workers itself"),
+            key("resources_per_worker", value="section", why="planner starts its workers itself"),
             keys("dataloader_*", why="planner has its own data loader"),
         ),
         *about(
@@ -194,8 +200,8 @@ RULES = Rules(
                  why="planner evaluates the loss"),
             keys("saves_per_epoch", mark=True, why=_COMMITS),
             key("save_strategy", value="text", why=_COMMITS), key("save_steps", value="number", why=_COMMITS),
-            keys("save_only_model save_first_step dynamic_checkpoint resume_from_checkpoint "
-                 "auto_resume_from_checkpoints", why=_COMMITS),
+            keys("save_only_model save_first_step resume_from_checkpoint auto_resume_from_checkpoints", why=_COMMITS),
+            key("dynamic_checkpoint", value="section", why=_COMMITS),
             key("save_total_limit", why="checkpoint.keep is 2"),
             key("output_dir", value="text", ours="name", unset="free", why="checkpoint.path is the folder of the run"),
             key("hub_model_id", ours="name", unset="free"),
@@ -207,6 +213,7 @@ RULES = Rules(
             keys("use_wandb use_mlflow use_tensorboard use_trackio use_comet use_swanlab",
                  ours="tracking", why=TRACKING),
             keys("wandb_mode mlflow_tracking_uri mlflow_experiment_name", ours="tracking", unset="free"),
+            key("comet_experiment_config", value="section", why=TRACKING),
             keys("wandb_* mlflow_run_name hf_mlflow_log_artifacts comet_* swanlab_* trackio_run_name use_otel_metrics "
                  "otel_*", why=TRACKING),
             key("trackio_project_name", into="project", ours="tracking"), key("trackio_space_id", ours="tracking"),
@@ -215,21 +222,25 @@ RULES = Rules(
         *about(
             "keys of its schema that have no effect on training, or that it refuses",
             keys("""
-            strict trainer_cls quantization merge_lora merge_method inference mean_resizing_embeddings
-            shrink_embeddings embeddings_skip_upcast fix_untrained_tokens max_prompt_len pose_* llmcompressor
-            pretrain_multipack_attn pretraining_sample_concatenation xformers flex_attn_compile_kwargs flash_optimum
+            strict trainer_cls merge_lora merge_method inference mean_resizing_embeddings
+            shrink_embeddings embeddings_skip_upcast fix_untrained_tokens max_prompt_len pose_*
+            pretrain_multipack_attn pretraining_sample_concatenation xformers flash_optimum
             gemma4_hybrid_attn_impl large_head_attention sdpa_varlen fused_attn_kernel experts_implementation
             ple_cpu_offload scaling_softmax* llama4_linearized_experts fp32_norms fp32_norm_classes freeze_mm_modules
-            tokenizer_use_mistral_common processor_kwargs tokenizer_save_jinja_files use_onebitllms
-            experimental_skip_move_to_device model_quantization_config_kwargs lora_fan_in_fan_out peft
+            tokenizer_use_mistral_common tokenizer_save_jinja_files use_onebitllms
+            experimental_skip_move_to_device lora_fan_in_fan_out
             peft_ensure_weight_tying peft_autocast_adapter_dtype qlora_sharded_model_loading lora_on_cpu
-            bnb_config_kwargs relora_* lisa_layers_attribute jagged_restart_* torchdistx_path role_boundaries
+            relora_* lisa_layers_attribute jagged_restart_* torchdistx_path role_boundaries
             is_preprocess preprocess_iterable total_num_tokens total_supervised_tokens sample_packing_eff_est
             axolotl_config_path kd_* nemo_gym_* spectrum_* dsv4_* use_scattermoe use_sonicmoe use_dsv4_kernels
-            use_glm_dsa_kernels nvfp4_* nonexpert_quantization hatchery diffusion dense_mixer grokfast_* mora use_mora
+            use_glm_dsa_kernels nvfp4_* nonexpert_quantization dense_mixer grokfast_* use_mora
             expert_backend"""),
+            keys("quantization flex_attn_compile_kwargs processor_kwargs model_quantization_config_kwargs peft "
+                 "bnb_config_kwargs", value="section"),
+            keys("llmcompressor hatchery diffusion mora", value="tree"),
             keys("dpo_use_logits_to_keep dpo_generate_during_eval dpo_norm_loss rpo_alpha", effect=refuses(_GONE)),
-            keys("max_packed_sequence_len rope_scaling s2_attention flash_attn_rms_norm unsloth_cross_entropy_loss "
+            key("rope_scaling", value="tree", effect=refuses(_GONE, *EMPTY, False)),
+            keys("max_packed_sequence_len s2_attention flash_attn_rms_norm unsloth_cross_entropy_loss "
                  "unsloth_lora_mlp unsloth_lora_qkv unsloth_lora_o unsloth_rms_norm unsloth_rope",
                  effect=refuses(_GONE, *EMPTY, False)),
         ),

@@ -144,7 +144,7 @@ def _groups(keys: KeyReader) -> Iterator[Case]:
 
 
 def _data(keys: KeyReader) -> Iterator[Case]:
-    datasets, tokens = keys.peek("datasets"), keys.peek("tokens")
+    datasets = keys.peek("datasets")
     streamed = keys.peek("pretraining_dataset")
     yield datasets is None and streamed is None, "datasets", "there is no data to train on"
     for name, its in (("datasets", datasets), ("pretraining_dataset", streamed)):
@@ -158,7 +158,6 @@ def _data(keys: KeyReader) -> Iterator[Case]:
     yield pushes, "push_dataset_to_hub", "it needs hf_use_auth_token true"
     table = keys.peek("packing") and keys.peek("eval_table_size") and keys.peek("eval_sample_packing") is not False
     yield table, "eval_table_size", "it needs eval_sample_packing false"
-    yield (tokens is not None and not isinstance(tokens, list)) or keys.has_below("tokens"), "tokens", "it is no list"
     bare = keys.peek("chat_template") == "jinja" and not keys.peek("chat_template_jinja")
     yield bare, "chat_template", "jinja needs chat_template_jinja"
     for name in _NEVER_NULL:

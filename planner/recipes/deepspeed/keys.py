@@ -17,7 +17,7 @@ RULES = Rules(
         *about(
             "the rest",
             key("gradient_clipping", ours="train.clip_norm", value="norm", default=0.0),
-            key("zero_optimization", why="planner shards by FSDP2"),
+            key("zero_optimization", value="tree", why="planner shards by FSDP2"),
             keys("bf16 fp16", value="section", why="your loop decides the precision"),
             key("optimizer", value="section", why="your loop has its own optimizer"),
             key("scheduler", value="section", why="your loop has its own schedule"),

@@ -216,10 +216,11 @@ _OWN = Rules(
                 """
             do_sample temperature top_p top_k num_beams max_new_tokens repetition_penalty length_penalty
             skip_special_tokens predict_with_generate sortish_sampler generation_max_length generation_num_beams
-            generation_config vllm_maxlen vllm_gpu_util vllm_enforce_eager vllm_max_lora_rank vllm_config
-            sglang_maxlen sglang_mem_fraction sglang_tp_size sglang_config sglang_lora_backend""",
+            generation_config vllm_maxlen vllm_gpu_util vllm_enforce_eager vllm_max_lora_rank
+            sglang_maxlen sglang_mem_fraction sglang_tp_size sglang_lora_backend""",
                 why=_GENERATES,
             ),
+            keys("vllm_config sglang_config", value="tree", why=_GENERATES),
             key("max_length", into="generation.max_length", why=_GENERATES),
         ),
         *about(
@@ -229,10 +230,11 @@ _OWN = Rules(
             key("ray_num_workers", value="whole", default=1),
             keys(
                 """
-            ray_run_name ray_storage_path ray_storage_filesystem resources_per_worker placement_strategy ray_init_kwargs
+            ray_run_name ray_storage_path ray_storage_filesystem placement_strategy
             master_addr master_port""",
                 why="planner starts its workers itself",
             ),
+            keys("ray_init_kwargs resources_per_worker", value="tree", why="planner starts its workers itself"),
         ),
         *about(
             "names of versions before 0.9, which 0.9.5 refuses",

@@ -38,10 +38,6 @@ def refuse_values(keys: KeyReader) -> None:
         is_text = isinstance(entry.value, str) and entry.where != COMMAND_LINE
         if row.value == "truth" and is_text and entry.value.lower() not in TRUE_TEXTS:
             keys.refuse(row.name, "Write true or false, without quotes")
-    for name in dict.fromkeys(name.partition(".")[0] for name in keys.entries if "." in name):
-        outer = RULES.exact(name)
-        if outer and (outer.value != "any" or outer.default is not None or outer.stands_alone or outer.is_true):
-            keys.wrong(f"{name}: found a section. Write a single value")
     for name in ("eval_strategy", "save_strategy", "logging_strategy"):
         more = ("best",) if name == "save_strategy" else ()
         if name in keys.entries and keys.entries[name].value not in (*_STRATEGIES, *more):

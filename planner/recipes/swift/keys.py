@@ -49,9 +49,10 @@ _OWN = Rules(
         key("undesirable_weight", ours="objective.undesirable_weight", value="number", default=1.0),
         key("loss_scale", ours="data.loss_on", default={"sft": "default", "": "last_round"}, mark=True, of_loss=True),
         keys("""
-        loss_weights discopop_tau ref_model ref_adapters ref_model_type ref_model_revision enable_channel_loss mrl_dims
+        loss_weights discopop_tau ref_model ref_adapters ref_model_type ref_model_revision enable_channel_loss
         num_labels problem_type"""),
         keys("rpo_alpha ld_alpha is_binary_loss_scale", alters=()),
+        key("mrl_dims", value="tree"),
         key("task_type", alters=("causal_lm",)),
         keys("enable_dft_loss router_aux_loss_coef", alters=EMPTY),
     )
@@ -82,9 +83,10 @@ _OWN = Rules(
         boft_block_num boft_dropout boft_n_butterfly_factor vera_rank vera_projection_prng_key vera_dropout
         vera_d_initial adapter_act adapter_length adalora_target_r adalora_init_r adalora_tinit adalora_tfinal
         adalora_deltaT adalora_beta1 adalora_beta2 adalora_orth_reg_weight llamapro_num_new_blocks llamapro_num_groups
-        reft_layer_key reft_layers reft_rank reft_intervention_type reft_args model_type experts_impl rope_scaling
-        new_special_tokens device_map max_memory max_model_len local_repo_path init_strategy model_kwargs
+        reft_layer_key reft_layers reft_rank reft_intervention_type model_type experts_impl
+        new_special_tokens max_model_len local_repo_path init_strategy
         enable_npu_model_patch ignore_args_error load_data_args"""),
+        keys("reft_args rope_scaling device_map max_memory model_kwargs", value="tree"),
         key("load_args", value="truth"),
         keys(
             "freeze_parameters freeze_parameters_ratio trainable_parameters external_plugins custom_register_path",
@@ -108,11 +110,12 @@ _OWN = Rules(
         keys("hub_token", why="set HF_TOKEN where the workers start"),
         keys("enable_thinking preserve_thinking add_non_thinking_prefix", why="the model's chat template decides"),
         keys("""
-        cached_dataset cached_val_dataset dataset_shuffle val_dataset_shuffle columns
+        cached_dataset cached_val_dataset dataset_shuffle val_dataset_shuffle
         interleave_prob stopping_strategy disable_auto_column_mapping custom_dataset_info system
         decision_drop_instructions decision_subsample_options decision_state_as_text decision_shuffle_fields
         truncation_strategy agent_template padding_side template_backend response_prefix
         disable_ignore_empty_think"""),
+        key("columns", value="tree"),
     )
     + about(
         "the optimizer, processes, and where results go",
@@ -125,32 +128,39 @@ _OWN = Rules(
         keys("use_galore lisa_activated_layers", alters=EMPTY),
         key("optimizer", alters=()),
         key("swanlab_*", why=TRACKING),
-        key("ENV", why="an environment variable: set it where the workers start"),
+        key("ENV", value="section", why="an environment variable: set it where the workers start"),
         keys("add_version create_checkpoint_symlink", why="checkpoint.path is the folder of the run"),
         keys("""
         max_epochs galore_target_modules galore_rank galore_update_proj_gap
         galore_scale galore_proj_type galore_optim_per_parameter galore_with_embedding galore_quantization
         galore_proj_quant galore_proj_bits galore_proj_group_size galore_cos_threshold galore_gamma_proj
         galore_queue_size lisa_step_interval early_stop_interval callbacks use_flash_ckpt use_logits_to_keep
-        resume_only_model zero_hpz_partition_size ray_exp_name device_groups ds3_gather_for_generation eval_metric
-        acc_strategy check_model safe_serialization max_shard_size eval_use_evalscope eval_dataset eval_dataset_args
-        eval_limit eval_generation_config extra_eval_args"""),
+        resume_only_model zero_hpz_partition_size ray_exp_name ds3_gather_for_generation eval_metric
+        acc_strategy check_model safe_serialization max_shard_size eval_use_evalscope eval_dataset eval_limit"""),
+        keys("device_groups fsdp eval_dataset_args eval_generation_config extra_eval_args", value="tree"),
     )
     + about(
         "generation and rewards",
+        keys(
+            """
+        vllm_limit_mm_per_prompt vllm_speculative_config vllm_engine_kwargs teacher_deepspeed generation_config
+        gym_env""",
+            value="tree",
+            why=_GENERATES,
+        ),
         keys("use_vllm whiten_rewards", value="truth", why=_GENERATES),
         keys("vllm_* cosine_* chord_* rlsd_* fipo_* sdar_* teacher_* reward_* gkd_* rollout_*", why=_GENERATES),
         keys(
             """
         max_new_tokens temperature top_k top_p min_p repetition_penalty num_beams stream stop_words logprobs
         top_logprobs structured_outputs_regex max_completion_length response_length predict_with_generate
-        generation_config generation_max_length generation_num_beams sortish_sampler async_generate sleep_level
+        generation_max_length generation_num_beams sortish_sampler async_generate sleep_level
         move_model_batches offload_optimizer offload_model wandb_log_unique_prompts enable_flattened_weight_sync
         log_completions num_sample_generations local_rollout_forward_batch_size num_iterations num_ppo_epochs
         kl_coef cliprange vf_coef cliprange_value gamma lam missing_eos_penalty epsilon epsilon_high
         center_rewards_coefficient sft_alpha lmbda seq_kd offload_teacher_model delta repetition_n_grams
         repetition_max_penalty sync_ref_model ref_model_sync_steps ref_model_mixup_alpha multi_turn_scheduler max_turns
-        completion_length_limit_scope use_gym_env gym_env dynamic_sample max_resample_times overlong_filter
+        completion_length_limit_scope use_gym_env dynamic_sample max_resample_times overlong_filter
         soft_max_length soft_cache_length scale_rewards log_entropy top_entropy_quantile importance_sampling_level
         tau_pos tau_neg advantage_estimator kl_in_reward advantage_reweight real_tau log_rollout_offpolicy_metrics
         off_policy_sequence_mask_delta""",

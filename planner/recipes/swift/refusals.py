@@ -60,9 +60,6 @@ def read_values(keys: KeyReader) -> None:
     values.
     """
     entries = dict(keys.entries)
-    for name, choices in _CHOICES.items():
-        if keys.has_below(name):
-            keys.wrong(f"{name}: found keys below it. Write one of {', '.join(choices)}")
     for name, entry in keys.entries.items():
         row, value = RULES.exact(name), entry.value
         if value is None or value == []:
@@ -135,10 +132,11 @@ def _of_data(keys: KeyReader, method: str, command: str) -> Iterator[Case]:
 
 def _of_devices(keys: KeyReader) -> Iterator[Case]:
     """Keys of FSDP and of the warmup: arguments/sft_args.py, trainers/arguments.py."""
-    has_fsdp = keys.is_set("fsdp")
-    yield isinstance(keys.peek("fsdp"), int | float), "fsdp", "as a number: write fsdp2, or the name of a file"
-    is_deepspeed = keys.is_set("deepspeed") or keys.has_below("deepspeed")
-    yield has_fsdp and is_deepspeed, "fsdp", "beside deepspeed: remove one"
+    wrong = isinstance(keys.peek("fsdp"), int | float | list)
+    yield wrong, "fsdp", "as a number or a list: write fsdp2, or the name of a file"
+    # An empty mapping is the text {} for ms-swift, and so a value.
+    both = all(keys.peek(name) not in (None, "") or keys.has_below(name) for name in ("fsdp", "deepspeed"))
+    yield both, "fsdp", "beside deepspeed: remove one"
     is_sharded = keys.peek("fsdp") == "fsdp2" and str(keys.peek("save_only_model")).lower() in TRUE_TEXTS
     yield is_sharded, "save_only_model", "beside fsdp fsdp2, which saves shards: write false"
     ratio = keys.peek("warmup_ratio")

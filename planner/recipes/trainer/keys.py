@@ -58,12 +58,14 @@ TRAINING_ARGUMENTS = Rules(
             ),
             key(
                 "accelerator_config",
+                value="tree",
                 effect=reads("split_batches makes m that of all GPUs, num_steps replaces A"),
                 unset="decides",
                 why="planner distributes the rows itself",
             ),
             key(
                 "deepspeed",
+                value="tree",
                 effect=reads("its three sizes must be auto, or equal the Trainer's"),
                 unset="decides",
                 why="planner shards by FSDP2",
@@ -77,13 +79,13 @@ TRAINING_ARGUMENTS = Rules(
                     False,
                 ),
             ),
-            key("parallelism_config", effect=refuses(_FROM_PYTHON)),
+            key("parallelism_config", value="tree", effect=refuses(_FROM_PYTHON)),
             key(
                 "mp_parameters",
                 effect=refuses("SageMaker's model parallelism shares a micro-batch between GPUs: remove it", ""),
             ),
             key("resume_from_checkpoint", effect=says("transformers 4 takes m from the checkpoint")),
-            key("fsdp_config", effect=reads("xla with SPMD makes all devices one process")),
+            key("fsdp_config", value="tree", effect=reads("xla with SPMD makes all devices one process")),
         ),
         *about(
             "the optimizer and its schedule",
@@ -120,8 +122,8 @@ TRAINING_ARGUMENTS = Rules(
                 why="in planner every token of the global batch has the same weight",
                 is_true=True,
             ),
-            keys("""
-            lr_scheduler_kwargs optim_args optim_target_modules"""),
+            key("lr_scheduler_kwargs", value="tree"),
+            keys("optim_args optim_target_modules"),
             keys("label_smoothing_factor neftune_noise_alpha", value="real", alters=EMPTY),
         ),
         *about(
@@ -241,7 +243,11 @@ TRAINING_ARGUMENTS = Rules(
                 is_true=True,
                 note="false by default",
             ),
-            key("gradient_checkpointing_kwargs", why="planner has kinds of its own (train.activation_checkpointing)"),
+            key(
+                "gradient_checkpointing_kwargs",
+                value="tree",
+                why="planner has kinds of its own (train.activation_checkpointing)",
+            ),
             key("torch_compile", value="truth", ours="train.compile", stands_alone=True),
             key(
                 "use_liger_kernel",
@@ -255,7 +261,7 @@ TRAINING_ARGUMENTS = Rules(
             torch_compile_mode torchdynamo""",
                 value="scalar",
             ),
-            keys("activation_checkpointing_kwargs liger_kernel_config"),
+            keys("activation_checkpointing_kwargs liger_kernel_config", value="tree"),
             key("torch_empty_cache_steps", value="real"),
             keys(
                 """

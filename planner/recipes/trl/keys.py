@@ -30,6 +30,7 @@ _OWN = Rules(
             key("steps_per_generation", value="whole", effect=reads("GRPO refuses counts that cut a group")),
             key(
                 "model_init_kwargs",
+                value="tree",
                 effect=reads("tp_plan and device_map let GPUs share a micro-batch"),
                 unset="decides",
             ),
@@ -47,7 +48,7 @@ _OWN = Rules(
                 why="the recipe does not evaluate it (eval_strategy)",
             ),
             key("dataset_streaming", value="truth", why=_READ_FIRST, stands_alone=True),
-            key("dataset_mixture", ours="data.mixture"),
+            key("dataset_mixture", value="tree", ours="data.mixture"),
             key("datasets", ours="data.mixture"),
             key(
                 "test_split_size",
@@ -58,7 +59,7 @@ _OWN = Rules(
             key("streaming", value="truth", why=_READ_FIRST),
             key("dataset_text_field", value="scalar", ours="data.columns"),
             key("dataset_num_proc", value="real", why="planner reads the data once"),
-            key("dataset_kwargs"),
+            key("dataset_kwargs", value="tree"),
             keys("dataset_batch_size num_of_sequences chars_per_token", value="real"),
             key("shuffle_dataset", value="truth", is_true=True),
         ),
@@ -85,7 +86,8 @@ _OWN = Rules(
             key("load_in_8bit", ours="model.frozen", value="truth"),
             key("load_in_4bit", ours="model.frozen", value="truth"),
             key("force_use_ref_model", value="truth"),
-            keys("lora_target_parameters lora_modules_to_save ref_model_init_kwargs"),
+            keys("lora_target_parameters lora_modules_to_save"),
+            key("ref_model_init_kwargs", value="tree"),
             keys(
                 """
             lora_task_type bnb_4bit_quant_type bnb_4bit_quant_storage bnb_4bit_compute_dtype
@@ -109,7 +111,8 @@ _OWN = Rules(
             key("completion_only_loss", ours="data.loss_on", value="truth"),
             key("assistant_only_loss", ours="data.loss_on", value="truth"),
             keys("system_prompt eos_token pad_token bos_token", value="scalar"),
-            keys("chat_template_kwargs tools"),
+            key("chat_template_kwargs", value="tree"),
+            key("tools"),
             keys(
                 """
             max_completion_length pad_to_multiple_of padding_value label_pad_token_id""",
@@ -195,7 +198,7 @@ _OWN = Rules(
             vllm_structured_outputs_regex""",
                 value="scalar",
             ),
-            keys("generation_kwargs transformers_continuous_batching_config"),
+            keys("generation_kwargs transformers_continuous_batching_config", value="tree"),
             keys("ds3_gather_for_generation vllm_importance_sampling_correction", value="truth", is_true=True),
             keys(
                 """
@@ -244,8 +247,8 @@ _OWN = Rules(
 HANDBOOK = Rules(
     about(
         "the alignment-handbook's scripts up to v0.3, whose keys TRL's scripts refuse",
-        key("dataset_mixer", ours="data.mixture"),
-        keys("dataset_splits dataset_configs"),
+        key("dataset_mixer", value="tree", ours="data.mixture"),
+        keys("dataset_splits dataset_configs", value="tree"),
         key("preprocessing_num_workers", value="real", why="planner reads the data once"),
         key("use_flash_attention_2", value="truth", why="attn_implementation replaces it"),
         key("text_column", value="scalar", why="only continued pretraining reads it"),
