@@ -55,11 +55,13 @@ def refuse_unknown(keys: KeyReader, title: str) -> None:
 
 def refuse_types(keys: KeyReader, title: str) -> None:
     """Note each value that is not of its row's type as a mistake, as a system does that checks them (pydantic)."""
+    for name, entry in keys.entries.items():
+        found = keys.rules.for_value(name)
+        if found and entry.value == {} and found.value not in (*NESTED, *_WANTED):
+            keys.refuse(name, f"{title} refuses it: write a single value")
     for row in keys.rules:
         name, wanted = row.into or row.name, _WANTED.get(row.value)
         value = keys.peek(name)
-        if value == {} and wanted is None and row.value not in NESTED:
-            keys.refuse(name, f"{title} refuses it: write a single value")
         if wanted is None or value is None:
             continue
         types, text = wanted
@@ -137,10 +139,13 @@ def below(rules: Rules, name: str) -> str:
     return row.into if row and row.into else name
 
 
-def altering(keys: KeyReader) -> list[str]:
-    """The keys that make the recipe's loss another one than planner's objectives, by the recipe's own names."""
-    found = ((row.into or row.name, row.alters) for row in keys.rules if row.alters is not None)
-    return [keys.shown(name) for name, plain in found if (its := keys.peek(name)) is not None and its not in plain]
+def altering(keys: KeyReader, rules: Rules | None = None) -> list[str]:
+    """The keys that make the recipe's loss another one than planner's objectives, by the recipe's own names.
+
+    `rules` are the rows to ask, by default all of the recipe's system. Their keys count as read.
+    """
+    found = ((row.into or row.name, row.alters) for row in rules or keys.rules if row.alters is not None)
+    return [keys.shown(name) for name, plain in found if (its := keys.value(name)) is not None and its not in plain]
 
 
 def note_settings(draft: Draft, keys: KeyReader) -> None:

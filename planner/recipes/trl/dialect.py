@@ -132,5 +132,5 @@ def _own_because(keys: KeyReader, method: str, loss: str) -> str:
     if loss not in DATA_OF:
         named = loss if loss.startswith("loss_type ") else f"loss_type {loss}"
         return f"planner has no objective for {method}" + ("" if loss == method else f" with {named}")
-    changed = [key for key, plain in changing(loss).items() if keys.has(key) and keys.value(key) not in plain]
+    changed = changing(keys, loss)
     return f"planner has no objective for {loss} with {', '.join(changed)}" if changed else ""

@@ -16,6 +16,7 @@ _OWN = Rules(
             key(
                 "loss_type",
                 ours="objective.kind",
+                of_loss=True,
                 effect=says("some losses depend on the micro-batch, and KTO needs m of 2 or more"),
             ),
             key(
@@ -24,6 +25,7 @@ _OWN = Rules(
                 default=8,
                 effect=reads("GRPO refuses counts that cut a group"),
                 unset="free",
+                of_loss=True,
             ),
             key("num_generations_eval", value="whole", effect=reads("GRPO refuses counts that cut a group")),
             key("generation_batch_size", value="whole", effect=reads("GRPO refuses counts that do not divide it")),
@@ -85,7 +87,7 @@ _OWN = Rules(
             key("use_dora", value="truth"),
             key("load_in_8bit", ours="model.frozen", value="truth"),
             key("load_in_4bit", ours="model.frozen", value="truth"),
-            key("force_use_ref_model", value="truth"),
+            key("force_use_ref_model", value="truth", alters=(False,)),
             keys("lora_target_parameters lora_modules_to_save"),
             key("ref_model_init_kwargs", value="tree"),
             keys(
@@ -147,21 +149,27 @@ _OWN = Rules(
         *about(
             "the loss",
             key("precompute_ref_log_probs", ours="objective.reference", value="truth"),
-            key("beta", ours="objective.beta", value="number", default=0.1, unset="job"),
-            key("reference_free", ours="objective.reference", value="truth"),
-            key("label_smoothing", ours="objective.label_smoothing", value="number", default=0.0),
-            key("use_weighting", value="truth"),
-            key("sync_ref_model", value="truth"),
-            key("desirable_weight", ours="objective.desirable_weight", value="number", default=1.0),
-            key("undesirable_weight", ours="objective.undesirable_weight", value="number", default=1.0),
+            key("beta", ours="objective.beta", value="number", default=0.1, unset="job", of_loss=True),
+            key("reference_free", ours="objective.reference", value="truth", of_loss=True),
+            key("label_smoothing", ours="objective.label_smoothing", value="number", default=0.0, of_loss=True),
+            keys("use_weighting sync_ref_model", value="truth", alters=(False,)),
+            key("desirable_weight", ours="objective.desirable_weight", value="number", default=1.0, of_loss=True),
+            key("undesirable_weight", ours="objective.undesirable_weight", value="number", default=1.0, of_loss=True),
             keys("disable_dropout use_bias_correction_kl", value="truth", is_true=True),
-            key("scale_rewards", is_true=True),
+            key("scale_rewards", is_true=True, of_loss=True),
             keys("use_logits_to_keep use_liger_loss liger_loss", value="truth"),
+            key("rpo_alpha", value="real", alters=()),
+            key("ld_alpha", value="real", alters=(1,)),
             keys(
                 """
-            precompute_ref_batch_size f_alpha_divergence_coef rpo_alpha ld_alpha discopop_tau
-            ref_model_mixup_alpha ref_model_sync_steps rpo_weight simpo_gamma cpo_alpha alpha
-            epsilon delta epsilon_high top_entropy_quantile num_iterations entropy_coef
+            discopop_tau f_alpha_divergence_coef ref_model_mixup_alpha ref_model_sync_steps epsilon epsilon_high
+            delta num_iterations""",
+                value="real",
+                of_loss=True,
+            ),
+            keys(
+                """
+            precompute_ref_batch_size rpo_weight simpo_gamma cpo_alpha alpha top_entropy_quantile entropy_coef
             entropy_coef_delta entropy_coef_max entropy_coef_min entropy_target
             off_policy_mask_threshold sapo_temperature_neg sapo_temperature_pos vespo_k_neg
             vespo_k_pos vespo_lambda_neg vespo_lambda_pos""",
@@ -170,6 +178,7 @@ _OWN = Rules(
             key(
                 "f_divergence_type",
                 choices=("reverse_kl", "forward_kl", "js_divergence", "alpha_divergence", None),
+                alters=("reverse_kl",),
             ),
             keys(
                 """
@@ -177,15 +186,18 @@ _OWN = Rules(
             multi_objective_aggregation""",
                 value="scalar",
             ),
-            keys("loss_weights reward_weights reward_funcs"),
+            key("loss_weights", alters=([1], [1.0])),
+            key("reward_weights", of_loss=True),
+            key("reward_funcs"),
             keys("mask_truncated_completions use_adaptive_entropy", value="truth", stands_alone=True),
         ),
         *about(
             "generation",
             key("generate_during_eval", value="truth"),
+            key("temperature", value="real", of_loss=True),
             keys(
                 """
-            temperature top_p top_k min_p repetition_penalty vllm_server_port vllm_server_timeout
+            top_p top_k min_p repetition_penalty vllm_server_port vllm_server_timeout
             vllm_gpu_memory_utilization vllm_tensor_parallel_size max_tool_calling_iterations
             vllm_group_port vllm_importance_sampling_cap vllm_importance_sampling_clip_max
             vllm_importance_sampling_clip_min vllm_max_model_length""",

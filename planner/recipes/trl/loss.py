@@ -3,50 +3,12 @@
 from typing import Any
 
 from planner.recipes.drafting import DATA_OF
+from planner.recipes.engine import altering, note_settings
 from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Draft
 from planner.recipes.scalars import number
 from planner.recipes.trainer.batching import TrainerFacts
-
-# Keys that change the loss of any method, and the values with which they do not.
-_CHANGING: dict[str, tuple[Any, ...]] = {
-    "label_smoothing_factor": (0,),
-    "neftune_noise_alpha": (0,),
-}
-
-
-_CHANGING_PREFERENCES: dict[str, tuple[Any, ...]] = {
-    "rpo_alpha": (),
-    "ld_alpha": (1,),
-    "use_weighting": (False,),
-    "f_divergence_type": ("reverse_kl",),
-    "sync_ref_model": (False,),
-    "force_use_ref_model": (False,),
-    "loss_weights": ([1], [1.0]),
-}
-
-
-_OF_LOSSES = (
-    "loss_type",
-    "beta",
-    "label_smoothing",
-    "reference_free",
-    "desirable_weight",
-    "undesirable_weight",
-    "discopop_tau",
-    "f_alpha_divergence_coef",
-    "ref_model_mixup_alpha",
-    "ref_model_sync_steps",
-    "epsilon",
-    "epsilon_high",
-    "delta",
-    "num_generations",
-    "num_iterations",
-    "scale_rewards",
-    "reward_weights",
-    "temperature",
-)
-
+from planner.recipes.trainer.keys import TRAINING_ARGUMENTS
 
 # Settings of a single loss.
 _SETTINGS = {"kto": ("desirable_weight", "undesirable_weight")}
@@ -54,18 +16,17 @@ _SETTINGS = {"kto": ("desirable_weight", "undesirable_weight")}
 _DIFFERENT = {"kto": "planner's KL baseline is over the whole global batch, TRL's over a micro-batch of all GPUs"}
 
 
-def changing(loss: str) -> dict[str, tuple[Any, ...]]:
-    """The keys that change `loss`, each with the values with which it does not."""
+def changing(keys: KeyReader, loss: str) -> list[str]:
+    """The recipe's keys that make its loss another one than planner's objective `loss`."""
     if loss == "sft":
-        return _CHANGING
-    alone = {"reference_free": (False,)} if loss == "ipo" else {}
-    return {**_CHANGING, **_CHANGING_PREFERENCES, **alone}
+        return altering(keys, TRAINING_ARGUMENTS)
+    alone = loss == "ipo" and keys.has("reference_free") and keys.value("reference_free") is not False
+    return [*altering(keys), *(["reference_free"] if alone else [])]
 
 
 def note_loss(draft: Draft, keys: KeyReader) -> None:
     """Puts the settings of the recipe's loss into the draft, for the user's own training loop."""
-    known = [*_OF_LOSSES, *_CHANGING, *_CHANGING_PREFERENCES]
-    draft.set("objective", {key: keys.value(key) for key in known if keys.has(key)})
+    note_settings(draft, keys)
     if "beta" not in draft.job["objective"]:
         draft.ask("the loss: settings that the recipe does not have, such as beta, are TRL's defaults")
 
