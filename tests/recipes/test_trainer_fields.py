@@ -93,6 +93,17 @@ def test_options_without_a_value_are_known():
     assert theirs <= ALONE
 
 
+# Options whose value another rule checks, and those of Megatron-LM, which is refused.
+OTHERS = re.compile(r"megatron_lm_.*|parallelism_config_.*|num_processes|gradient_accumulation_steps")
+
+
+def test_numbers_of_accelerates_launcher_are_numbers_here():
+    theirs = {each.dest: each.type for each in launch_command_parser()._actions if each.type in (int, float)}
+    theirs = {name: kind for name, kind in theirs.items() if not OTHERS.fullmatch(name)}
+    ours = {row.name: row.value for row in launch_keys.ACCELERATE_LAUNCH if row.value != "any"}
+    assert ours == {name: "whole" if kind is int else "number" for name, kind in theirs.items()}
+
+
 def test_deepspeeds_sizes_are_those_that_transformers_compares():
     text = (Path(trl.__file__).parent.parent / "transformers/integrations/deepspeed.py").read_text()
     compared = set(re.findall(r'fill_match\(\s*"(\w*batch\w*|gradient_accumulation\w*)"', text))

@@ -34,6 +34,7 @@ BASE = {
 }
 LAUNCH = {"distributed_type": "MULTI_GPU", "num_processes": 4, "num_machines": 1, "mixed_precision": "bf16"}
 SHELL = "torchrun --nproc_per_node 4 train.py --per_device_train_batch_size 2 --gradient_accumulation_steps 2"
+LAUNCHED = "accelerate launch --num_processes 4 {} train.py --per_device_train_batch_size 2 --output_dir x"
 DPO = "train.py model=pythia28 loss=dpo loss.beta=0.1 trainer=FSDPTrainer"
 HALOS = "accelerate launch --num_processes 4 launch.py loss=kto model=llama ++model.name_or_path=m ++lr=1e-6"
 ENUMS = {
@@ -192,6 +193,11 @@ def test_accelerate_needs_a_type(tmp_path):
     ("command", "says"),
     [
         (f"{SHELL} --optim adamw_torchh", "optim: found"),
+        (f"{LAUNCHED.format('--num_machines word')}", "--num_machines: found word. Write a whole number above 0"),
+        (f"{LAUNCHED.format('--num_machines 0')}", "--num_machines: found 0. Write a whole number above 0"),
+        (f"{LAUNCHED.format('--zero_stage word')}", "--zero_stage: found word. Write a whole number of at least 0"),
+        (f"{LAUNCHED.format('--gradient_clipping word')}", "--gradient_clipping: found word. Write a number"),
+        (f"{LAUNCHED.format('--fsdp_version 3')}", "--fsdp_version: found 3. Write 1, 2"),
         (f"{SHELL} --torch_compile word", "torch_compile: found"),
         (f"{SHELL} --num_train_epochs word", "num_train_epochs: found"),
         (f"{DPO} debug=word", "debug: found .* Write true or false"),
@@ -207,7 +213,7 @@ def test_accelerate_needs_a_type(tmp_path):
     ],
 )
 def test_commands_are_read_by_the_same_rows(command, says):
-    system = "trainer" if "torchrun" in command else None
+    system = "trainer" if command.startswith(("torchrun", "accelerate launch --num_processes 4 --")) else None
     with pytest.raises(RecipeError, match=says):
         read_recipe(command, [], RecipeOptions(system=system))
 

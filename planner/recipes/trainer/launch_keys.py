@@ -13,7 +13,7 @@ ACCELERATE_LAUNCH = Rules(
             key("deepspeed_config_file", effect=reads("its three sizes must be auto, or equal the Trainer's")),
             key("use_deepspeed", effect=reads("whether DeepSpeed checks its sizes")),
             key("use_fsdp", effect=reads("how gradients are sharded")),
-            key("num_machines", effect=says("num_processes counts all of them")),
+            key("num_machines", value="whole", effect=says("num_processes counts all of them")),
             key("use_megatron_lm", effect=refuses("Megatron-LM has batch sizes of its own: remove it", False)),
             key(
                 "parallelism_config_dp_replicate_size",
@@ -38,13 +38,19 @@ ACCELERATE_LAUNCH = Rules(
         *about(
             "how processes start and where they meet",
             keys("""
-            quiet cpu multi_gpu tpu gpu_ids same_network machine_rank main_process_ip
-            main_process_port log_dir role rdzv_backend rdzv_conf max_restarts monitor_interval
+            quiet cpu multi_gpu tpu gpu_ids same_network main_process_ip
+            log_dir role rdzv_backend rdzv_conf
             module no_python tpu_cluster no_tpu_cluster tpu_use_cluster tpu_use_sudo tpu_name
-            tpu_zone vm env main_training_function num_cpu_threads_per_process enable_cpu_affinity
+            tpu_zone vm env main_training_function enable_cpu_affinity
             aws_access_key_id aws_secret_access_key debug mpirun_hostfile mpirun_ccl tee
             deepspeed_hostfile deepspeed_exclusion_filter deepspeed_inclusion_filter
             deepspeed_multinode_launcher use_xpu help training_script training_script_args"""),
+            keys(
+                "machine_rank main_process_port max_restarts num_cpu_threads_per_process",
+                value="whole",
+                least=0,
+            ),
+            key("monitor_interval", value="number"),
         ),
         *about(
             "precision and compilation",
@@ -52,25 +58,30 @@ ACCELERATE_LAUNCH = Rules(
             keys("""
             downcast_bf16 dynamo_backend dynamo_mode dynamo_use_fullgraph
             dynamo_use_dynamic dynamo_use_regional_compilation fp8_backend
-            fp8_use_autocast_during_eval fp8_margin fp8_interval fp8_format fp8_amax_history_len
+            fp8_use_autocast_during_eval fp8_format
             fp8_amax_compute_algo fp8_override_linear_precision fp8_opt_level
             fp8_enable_fsdp_float8_all_gather fp8_pad_inner_dim"""),
+            keys("fp8_margin fp8_interval fp8_amax_history_len", value="whole", least=0),
         ),
         *about(
             "DeepSpeed's memory and clipping",
             keys("""
-            zero_stage offload_optimizer_device offload_param_device offload_optimizer_nvme_path
-            offload_param_nvme_path gradient_clipping zero3_init_flag zero3_save_16bit_model
+            offload_optimizer_device offload_param_device offload_optimizer_nvme_path
+            offload_param_nvme_path zero3_init_flag zero3_save_16bit_model
             deepspeed_moe_layer_cls_names"""),
+            key("zero_stage", value="whole", least=0),
+            key("gradient_clipping", value="number"),
         ),
         *about(
             "where FSDP's weights and gradients are",
             keys("""
-            fsdp_version fsdp_offload_params fsdp_min_num_params fsdp_sharding_strategy
+            fsdp_offload_params fsdp_sharding_strategy
             fsdp_reshard_after_forward fsdp_auto_wrap_policy fsdp_transformer_layer_cls_to_wrap
             fsdp_backward_prefetch fsdp_state_dict_type fsdp_forward_prefetch fsdp_use_orig_params
             fsdp_cpu_ram_efficient_loading fsdp_sync_module_states fsdp_activation_checkpointing
             fsdp_activation_checkpointing_offload"""),
+            key("fsdp_version", choices=("1", "2")),
+            key("fsdp_min_num_params", value="whole", least=0),
         ),
         *about(
             "how parallelism's sizes are used",

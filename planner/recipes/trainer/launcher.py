@@ -10,7 +10,7 @@ from planner.recipes.command import Command
 from planner.recipes.config_reader import beside
 from planner.recipes.drafting import RecipeOptions
 from planner.recipes.entries import KeyReader
-from planner.recipes.rule import Rules
+from planner.recipes.rule import KeyRule, Rules
 from planner.recipes.scalars import TRUE_TEXTS, has_shell, scalar
 from planner.recipes.trainer import accelerate
 from planner.recipes.trainer.accelerate import DeepSpeedSizes, LaunchSettings
@@ -83,8 +83,8 @@ def _refuse(keys: KeyReader, rules: Rules, found: Mapping[str, str]) -> None:
     """Notes options or variables with which the batch is unknown."""
     for row in rules:
         name, effect = row.name, row.effect
-        if row.choices and name in found and found[name] not in row.choices and not has_shell(found[name]):
-            keys.wrong(f"--{name}: found {cut(found[name])}. Write {', '.join(row.choices)}")
+        if name in found and not has_shell(found[name]) and (fix := _fix(row, found[name])):
+            keys.wrong(f"--{name}: found {cut(found[name])}. {fix}")
         if effect is None:
             continue
         value = scalar(found[name]) if name in found else None
@@ -93,6 +93,18 @@ def _refuse(keys: KeyReader, rules: Rules, found: Mapping[str, str]) -> None:
         if effect.planner == "refuses" and str(value).lower() not in {str(each).lower() for each in effect.plain}:
             shown = f"--{name}" if rules is ACCELERATE_LAUNCH else name
             keys.wrong(f"{shown}: found {cut(found[name]) or 'it'}. {effect.how}")
+
+
+def _fix(row: KeyRule, said: str) -> str:
+    """What to write instead of a value that the launcher does not take. Empty if it takes it."""
+    if row.choices:
+        return "" if said in row.choices else f"Write {', '.join(row.choices)}"
+    if row.value == "whole":
+        wanted = "above 0" if row.least else "of at least 0"
+        return "" if said.isdigit() and int(said[:_MAX_DIGITS]) >= row.least else f"Write a whole number {wanted}"
+    if row.value == "number":
+        return "" if isinstance(scalar(said), int | float) else "Write a number"
+    return ""
 
 
 def _count(launcher: Mapping[str, str], command: Command) -> tuple[str, str]:
