@@ -515,6 +515,13 @@ def test_a_batch_of_one_is_refused_for_kto():
     assert [facts.outcome(count).batch for count in (1, 2, 3)] == [None, 2, 3]
 
 
+def test_the_batch_of_kto_is_counted_before_num_steps_replaces_a():
+    keys = {**SFT, "rlhf_type": "kto", "per_device_train_batch_size": 1, "gradient_accumulation_steps": 1}
+    keys["accelerator_config"] = {"gradient_accumulation_kwargs": {"num_steps": 4}}
+    facts = read(keys, options=CHECK).foreign
+    assert [facts.outcome(count).batch for count in (1, 2, 3)] == [None, 8, 12]
+
+
 def test_an_empty_name_of_rows_to_evaluate_is_one_to_ms_swift():
     """Its GRPO then wants whole groups in an evaluation, too."""
     keys = {**RLHF, "rlhf_type": "grpo", "num_generations": 8, "per_device_eval_batch_size": 2, "val_dataset": ""}

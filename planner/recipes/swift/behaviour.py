@@ -142,7 +142,7 @@ def _limits(keys: KeyReader, facts: TrainerFacts) -> list[Limit]:
     text = f"RuntimeError: sequence_parallel_size {sequence} does not divide the GPUs"
     found.append(Limit(text=text, multiple_of=sequence))
     has_kl = keys.value("loss_type") not in (NO_KL, [NO_KL])
-    if method == "kto" and has_kl and facts.micro * facts.accumulation == 1:
+    if method == "kto" and has_kl and keys.read(MICRO) * keys.read(STEPS) == 1:  # num_steps is not asked
         found.append(Limit(text="ValueError: KTO needs a batch above 1", least=2))
     return found
 
