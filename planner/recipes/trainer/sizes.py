@@ -53,7 +53,7 @@ def sizes_of(keys: KeyReader, method: str, launch: LaunchSettings | None) -> Bat
     deepspeed, unread = _deepspeed(keys, launch)
     if deepspeed and deepspeed.lacks_steps and accumulation > 1:
         keys.wrong(
-            f"deepspeed: {deepspeed.source or 'its section'} has no {STEPS}, which some versions of accelerate take for 1, and the "
+            f"deepspeed: {deepspeed.source} has no {STEPS}, which some versions of accelerate take for 1, and the "
             f"recipe has {accumulation}. Write {STEPS} auto there"
         )
     has_own = any(key.partition(".")[0] == "deepspeed" and its.value for key, its in keys.entries.items())
