@@ -34,6 +34,8 @@ def system_of(found: RecipeSource) -> System:
     candidates: Sequence[System] = (job_system.SYSTEM,) if strange else (job_system.SYSTEM, *systems.READ)
     for system in candidates:
         if system.claims(found):
+            if system is trl_system.SYSTEM and (other := _of_another(found)):
+                raise recipe_error(found.source, f"TRL does not know all keys{other}")
             return system
     added, broken = systems.added()
     for system in added:
@@ -43,7 +45,20 @@ def system_of(found: RecipeSource) -> System:
         except PlannerError as error:
             broken.append(error)
     text = systems.not_read(strange) if strange else _near_miss(found, added) or _unknown(found)
-    raise recipe_error(found.source, text + _of_trainer(found), *map(str, broken))
+    raise recipe_error(found.source, text + (_of_another(found) or _of_trainer(found)), *map(str, broken))
+
+
+def _of_another(found: RecipeSource) -> str:
+    """How to name a system that takes all keys of a file, although none of them is its own alone. Empty if TRL does."""
+    if found.kind != "keys" or not found.keys or _takes(trl_system.SYSTEM, found):
+        return ""
+    others = [system for system in systems.MARKED if _takes(system, found)]
+    named = [f"{each.title} takes all of them. If it trains this file, write --system {each.name}" for each in others]
+    return f". {'. '.join(named)}" if named else ""
+
+
+def _takes(system: System, found: RecipeSource) -> bool:
+    return all(system.rules.row(name) for name in found.keys)
 
 
 def _of_trainer(found: RecipeSource) -> str:

@@ -19,6 +19,7 @@ import torchtune_rows
 import yaml
 
 from planner.recipes.axolotl.keys import RULES as AXOLOTL_RULES
+from planner.recipes.swift.keys import RULES as SWIFT_RULES
 from planner.recipes.torchtune.keys import RULES as TORCHTUNE_RULES
 
 Tree = dict[str, Any]
@@ -430,7 +431,7 @@ SWIFT = Pool(
     examples=_swift_examples,
     values={name: list(its) for name, its in swift_cases.POOLS.items()},
     helps={"tuner_type": "lora", "attn_impl": "flash_attn", "max_length": 1024},
-    known=["rlhf_type", "lora_rank", "learning_rate", "loss_scale", "template", "beta", "quant_bits"],
+    known=[name for name in SWIFT_RULES.names if "*" not in name],
     starts=[
         Start(),
         Start(text="NPROC_PER_NODE={n} swift {recipe} {file} {more}", override=_SWIFT),

@@ -232,3 +232,32 @@ def test_names_that_many_have_tell_nothing():
     """The DPO repository has these keys, but so have many other systems."""
     with pytest.raises(RecipeError, match="fewer than two keys of the DPO repository"):
         read_recipe("python train.py exp_name=a n_epochs=3 eval_batch_size=8 max_length=512", (), CHECK)
+
+
+SWIFT = "model: org/m\ndataset: rows.jsonl\ngradient_accumulation_steps: 2\n"
+NAMED = "ms-swift takes all of them. If it trains this file, write --system swift"
+
+
+@pytest.mark.parametrize(
+    ("more", "is_named"),
+    [
+        ("", True),
+        ("per_device_train_batch_size: 4\n", True),
+        ("per_device_train_batch_size: 4\nsequence_parallel_size: 2\n", True),
+        ("per_device_train_batch_size: 4\nword: 1\n", False),
+    ],
+)
+def test_a_file_whose_keys_another_system_takes_names_it(more, is_named, tmp_path):
+    """None of its keys is ms-swift's alone, so planner does not read it as one of ms-swift unasked."""
+    file = tmp_path / "config.yaml"
+    file.write_text(SWIFT + more)
+    with pytest.raises(RecipeError) as raised:
+        read_recipe(str(file), (), CHECK)
+    assert (NAMED in str(raised.value)) == is_named
+
+
+def test_a_file_that_trl_takes_is_trls(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text("per_device_train_batch_size: 4\ngradient_accumulation_steps: 2\nlearning_rate: 1.0e-5\n")
+    options = RecipeOptions(gpus=4, method="dpo", is_for_job=False)
+    assert read_recipe(str(file), (), options).title == "TRL"
