@@ -56,7 +56,7 @@ def refuse_unknown(keys: KeyReader, title: str) -> None:
 def refuse_types(keys: KeyReader, title: str) -> None:
     """Note each value that is not of its row's type as a mistake, as a system does that checks them (pydantic)."""
     for name, entry in keys.entries.items():
-        found = keys.rules.for_value(name)
+        found = keys.rules.of_key(name)
         if found and entry.value == {} and found.value not in (*NESTED, *_WANTED):
             keys.refuse(name, f"{title} refuses it: write a single value")
     for row in keys.rules:
@@ -96,7 +96,7 @@ def refuse_values(keys: KeyReader, title: str, *, but: str = "") -> None:
 def _refuse_below(keys: KeyReader, title: str) -> None:
     """Note keys below one that takes none as a mistake."""
     for name in dict.fromkeys(section for each in keys.entries for section in _sections_of(each)):
-        row = keys.rules.for_value(name)
+        row = keys.rules.of_key(name)
         if row and row.value not in NESTED:
             fix = "Write a list" if row.value == "list" else "Write a single value"
             keys.wrong(f"{name}: found keys below it, which {title} does not take. {fix}")

@@ -104,7 +104,7 @@ class KeyReader:
 
     def read(self, key: str) -> Any:
         """The value of `key` as its row says, or the row's default."""
-        row = self.rules.for_value(key)
+        row = self.rules.of_key(key)
         assert row is not None, key
         default = row.default_of(self.method)
         match row.value:
@@ -214,7 +214,7 @@ class KeyReader:
 
     def refuse_wrong(self, key: str) -> None:
         """Add a mistake if the value of `key` is not as its row says. The key does not count as read by that."""
-        row, entry, was_read = self.rules.for_value(key), self.entries[key], key in self._read
+        row, entry, was_read = self.rules.of_key(key), self.entries[key], key in self._read
         if row is None or isinstance(entry.value, Unresolved):
             return
         before = len(self.mistakes)

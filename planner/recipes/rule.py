@@ -156,10 +156,6 @@ class Rules:
         """The row that a reader of the layer below asks for by its own name: the one renamed to it, or its own."""
         return self._renamed.get(name) or self._by_name.get(name)
 
-    def for_value(self, name: str) -> KeyRule | None:
-        """The row that says what values a key takes: as `of_key`, or of its beginning if it is in no section."""
-        return self.of_key(name) or (None if "." in name else self.row(name))
-
     def has(self, name: str) -> bool:
         """Whether a row has exactly this name, or is of a section around it."""
         return name in self._by_name or any(name.startswith(f"{section}.") for section in self.of(value="section"))

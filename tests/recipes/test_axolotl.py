@@ -271,6 +271,7 @@ def test_what_a_data_set_loses_in_preferences_is_said():
         ({"adapter": "qlora", "lora_r": 8}, "qlora needs load_in_4bit true"),
         ({"warmup_steps": 0.1}, "warmup_steps: .*axolotl refuses"),
         ({"tokens": {"a": "b"}}, "tokens: found keys below it, which axolotl does not take. Write a list"),
+        ({"fsdp": {"a": 1}}, "fsdp: found keys below it, which axolotl does not take. Write a list"),
         ({"tokens": "b"}, "tokens: .*axolotl refuses it: write a list"),
         ({"early_stopping_patience": {"a": 1}}, "early_stopping_patience: found keys below it, which axolotl"),
         ({"early_stopping_patience": {}}, "early_stopping_patience: found an empty section. axolotl refuses it"),
@@ -298,6 +299,7 @@ def test_what_axolotl_refuses_is_refused(keys, message):
 def test_what_axolotl_takes_is_not_refused():
     """QAT beside adapters, truths as numbers, and the DSA kernels' own context parallelism."""
     assert batches({**LORA, "qat": {"group_size": 2}, "group_by_length": 0}, [1]) == [8]
+    assert batches({**SFT, "kd_word": {"a": 1}, "generation_kwargs": {}}, [1]) == [8]  # no keys of its schema
     kernels = {"use_glm_dsa_kernels": True, "plugins": ["axolotl.integrations.kernels.KernelsPlugin"]}
     assert batches({**SFT, **kernels, "context_parallel_size": 2}, [1, 2], UNSAID) == [None, 8]
 

@@ -180,7 +180,8 @@ RULES = Rules(
         *about(
             "devices and processes, of which planner takes the count",
             key("fsdp_config", value="section", why=_SHARDS),
-            keys("fsdp fsdp_version fsdp_final_state_dict_type deepcompile", why=_SHARDS),
+            key("fsdp", value="list", why=_SHARDS),
+            keys("fsdp_version fsdp_final_state_dict_type deepcompile", why=_SHARDS),
             keys("ddp ddp_timeout ddp_bucket_cap_mb ddp_broadcast_buffers ddp_find_unused_parameters", why=_SHARDS),
             keys("world_size local_rank ray_run_name expert_parallel_*", why="planner starts its workers itself"),
             keys("device device_map", value="tree", why="planner starts its workers itself"),
