@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from planner.base.disk import expanded, is_file
 from planner.files.messages import cut
 from planner.recipes.drafting import plain
 from planner.recipes.recipe import Draft, Note
@@ -80,8 +81,10 @@ def rows_of(kind: str, datasets: Sequence[DatasetSource]) -> dict[str, Any] | No
     for each in datasets:
         place = place_of(each, kind)
         keys = dict(place.keys)
-        is_split = keys.get("split") == each.wanted_split or keys.get("path", "").endswith(f"/{each.wanted_split}")
-        if place.lack or not is_split or "path" not in keys:
+        path = keys.get("path", "")
+        is_split = keys.get("split") == each.wanted_split or path.endswith(f"/{each.wanted_split}")
+        is_whole = each.split is None and is_file(expanded(path))
+        if place.lack or not path or not (is_split or is_whole):
             return None
         found.append({**keys, **_columns(each)})
     if len(found) == 1:

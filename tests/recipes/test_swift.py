@@ -522,11 +522,33 @@ def test_the_batch_of_kto_is_counted_before_num_steps_replaces_a():
     assert [facts.outcome(count).batch for count in (1, 2, 3)] == [None, 8, 12]
 
 
-def test_an_empty_name_of_rows_to_evaluate_is_one_to_ms_swift():
-    """Its GRPO then wants whole groups in an evaluation, too."""
-    keys = {**RLHF, "rlhf_type": "grpo", "num_generations": 8, "per_device_eval_batch_size": 2, "val_dataset": ""}
+@pytest.mark.parametrize("key", ["val_dataset", "cached_val_dataset", "eval_dataset"])
+@pytest.mark.parametrize("value", ["", 0, False, "rows", ["rows"]])
+def test_what_it_evaluates_has_any_name(key, value):
+    """Its GRPO then wants whole groups in an evaluation, too. It evaluates as it saves."""
+    keys = {**RLHF, "rlhf_type": "grpo", "num_generations": 8, "per_device_eval_batch_size": 2, key: value}
     assert read(keys, options=CHECK).foreign.outcome(2).verdict == "error"
     assert read({**keys, "per_device_eval_batch_size": 4}, options=CHECK).foreign.outcome(2).batch == 16
+    for never in ("eval_strategy", "save_strategy"):
+        assert read({**keys, never: "no"}, options=CHECK).foreign.outcome(2).batch == 16
+
+
+@pytest.mark.parametrize(
+    ("keys", "section"),
+    [
+        ({}, {"samples": "10%", "every": "500 steps"}),
+        ({"eval_strategy": "no"}, None),
+        ({"save_strategy": "no"}, None),
+        ({"streaming": True, "max_steps": 9}, None),
+        ({"val_dataset": "test.jsonl"}, {"data": {"path": "test.jsonl"}, "samples": 0, "every": "500 steps"}),
+        ({"eval_dataset": "gsm8k", "split_dataset_ratio": 0}, {"samples": 0, "every": "500 steps"}),
+    ],
+)
+def test_rows_are_held_out_only_if_they_are_evaluated(keys, section):
+    """Named rows come before a part, and no part is taken from a stream."""
+    row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    Path("test.jsonl").write_text(json.dumps(row))
+    assert read({**SFT, "split_dataset_ratio": 0.1, **keys}).draft.job.get("eval") == section
 
 
 @pytest.mark.parametrize("config", ["swift sft c.yaml", "swift sft --config c.yaml"])

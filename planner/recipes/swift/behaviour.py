@@ -26,6 +26,8 @@ _FILLS = 16
 """the batch for which it chooses gradient_accumulation_steps"""
 _WHOSE = "ms-swift's defaults"
 _PRESETS = ("zero0", "zero1", "zero2", "zero3", "zero2_offload", "zero3_offload")
+# Any value names rows or benchmarks: `0` is the name "0".
+_EVALUATED = ("val_dataset", "cached_val_dataset", "eval_dataset")
 _LOSSES = {"dpo": {"sigmoid": "dpo", "ipo": "ipo"}, "kto": {"kto": "kto"}, "simpo": {"simpo": "simpo"}}
 _NO_OBJECTIVE = {
     "orpo": "planner's orpo averages the chosen completion over the batch's tokens, ms-swift over a micro-batch's",
@@ -47,10 +49,10 @@ def prepare(keys: KeyReader, processes: int) -> None:
         "weight_decay": 0.1, "adam_beta2": 0.95, "gradient_checkpointing": True, "eval_strategy": "no",
         "lora_target_modules": "all-linear", "learning_rate": 1e-5 if keys.value("tuner_type") == "full" else 1e-4,
     }  # fmt: skip
-    if (keys.value("split_dataset_ratio") and keys.value("streaming") is not True) or keys.has("val_dataset"):
+    if _holds_out(keys) or any(keys.has(name) for name in _EVALUATED):
         made["eval_strategy"] = keys.value("save_strategy", "steps")
         made["eval_steps"] = keys.value("save_steps", 500)
-    elif not (keys.has("eval_dataset") or keys.has("cached_val_dataset")):
+    else:
         entries.pop("eval_strategy", None)
     if not keys.has(STEPS) and keys.value("rlhf_type") != "grpo":
         made[STEPS] = steps_by_default(keys.read(MICRO), processes)
@@ -69,6 +71,12 @@ def prepare(keys: KeyReader, processes: int) -> None:
     if scale and isinstance(scale.value, str):
         entries["loss_scale"] = replace(scale, value=scale.value.replace("+ignore_empty_think", ""))
     keys.entries = {**{name: default(value, _WHOSE) for name, value in made.items()}, **entries}
+
+
+def _holds_out(keys: KeyReader) -> bool:
+    """Whether it takes rows to evaluate out of those to train on, unless eval_strategy is `no`."""
+    ratio = keys.value("split_dataset_ratio")
+    return bool(ratio) and keys.value("streaming") is not True and not keys.has("val_dataset")
 
 
 def trained_by(keys: KeyReader, command: str) -> Trained:
@@ -180,7 +188,7 @@ def _set_model(draft: Draft, keys: KeyReader) -> None:
 
 
 def _set_rows(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> NamedSets:
-    held = "split_dataset_ratio" if keys.value("split_dataset_ratio") else ""
+    held = "split_dataset_ratio" if facts.evaluates and _holds_out(keys) else ""
     train, test = (_sources(draft, keys, name) for name in ("dataset", "val_dataset"))
     set_data(draft, kind_of(facts.method), train)
     draft.told |= {"dataset", "val_dataset"}
