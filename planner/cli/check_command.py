@@ -94,7 +94,7 @@ def check(
 def _refuse_impossible(rows: int | None, group_size: int | None, transformers: str | None) -> None:
     check_number("--rows", rows, _MOST_ROWS)
     check_number("--group-size", group_size, 2**20)
-    if transformers is not None and not transformers[:1].isdigit():
+    if transformers is not None and not transformers[:1].isdecimal():
         raise UserError(f"--transformers {transformers[:40]}: not a version. Write one, such as 4.53.3")
 
 

@@ -159,7 +159,7 @@ def _require_listener(address: str) -> None:
         UserError: it is no address.
     """
     host, _, port = address.rpartition("://")[2].rpartition(":")
-    if not port.isdigit():
+    if not port.isdecimal():
         return  # Ray resolves `auto` and similar values
     if not 0 < int(port) <= _MAX_PORT:
         raise UserError(f"--address {address}: there is no port {port}. Write 1 to {_MAX_PORT} (Ray's default is 6379)")

@@ -157,11 +157,19 @@ def _folder(source: DatasetSource, others: set[str]) -> str:
     folder = f"data/{base}"
     while (
         f"{folder}/" in others
-        or os.path.realpath(folder) == os.path.realpath(source.name)
+        or _is_at(folder, source.name)
         or (os.path.lexists(folder) and not _may_be_replaced(Path(folder)))
     ):
         folder += "-rows"
     return f"{folder}/"
+
+
+def _is_at(folder: str, name: str) -> bool:
+    """Whether a data set's name is that of a folder."""
+    try:
+        return os.path.realpath(folder) == os.path.realpath(name)
+    except ValueError:  # a name that no file can have
+        return False
 
 
 def _may_be_replaced(folder: Path) -> bool:

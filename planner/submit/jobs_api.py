@@ -138,7 +138,7 @@ def _client(address: str) -> JobSubmissionClient:
 
 
 def _require_version(address: str, version: str) -> None:
-    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     if version and numbers < OLDEST_RAY:
         oldest = ".".join(map(str, OLDEST_RAY))
         raise UserError(f"{address} runs Ray {version}, but planner needs {oldest} or newer. Update Ray on the cluster")

@@ -228,8 +228,10 @@ def _refuse_data(verb, kind, ask):
     is_streamed = ask.flag("streaming")
     if ask.flag("lazy_tokenize") and (is_streamed or ask.flag("packing")):  # `_init_lazy_tokenize` (base_args.py)
         raise Refused("lazy_tokenize is incompatible with packing and streaming")
-    if ask.words("cached_dataset") and (is_streamed or kind == "grpo"):  # `_prepare_dataset`, `_init_grpo`
+    is_cached = ask.words("cached_dataset") or ask.words("cached_val_dataset")
+    if is_cached and (is_streamed or kind == "grpo"):  # `_prepare_dataset`, `_init_grpo`
         raise Refused("cached_dataset does not support streaming, nor GRPO")
+    _refuse_split(ask)
     if is_streamed and (ask.integer("max_steps", -1)) <= 0:
         # `set_initial_training_values` (transformers/trainer.py): the data has no length
         raise Refused("the train_dataset does not implement __len__, max_steps has to be specified")
@@ -242,6 +244,21 @@ def _refuse_data(verb, kind, ask):
         has_template = ask.flag("use_chat_template") if "use_chat_template" in ask.given else verb != "pt"
         if kind or has_template or ask.text("task_type", "causal_lm") != "causal_lm":
             raise Refused("`--truncation_strategy split` is only supported for pre-training")
+
+
+def _refuse_split(ask):
+    """Rows held out, and when they are evaluated.
+
+    `post_process` (dataset/dataset_meta.py), `_init_eval_strategy` (sft_args.py), `IntervalStrategy` (transformers).
+    """
+    ratio = ask.real("split_dataset_ratio", 0)
+    strategy = ask.text("eval_strategy", ask.text("save_strategy", "steps"))
+    if ask.words("val_dataset") or (ratio > 0 and (ask.flag("streaming") or strategy == "no")):
+        ratio = 0
+    if ask.words("dataset") and not 0 <= ratio < 1:
+        raise Refused(f"split_dataset_ratio {ratio}: it is no part, or leaves no rows to train on")
+    if strategy == "best" and _evaluates(ask):
+        raise Refused("best is not a valid IntervalStrategy")
 
 
 def _refuse_grpo(ask):

@@ -1,13 +1,15 @@
 """ms-swift's recipes: the job that convert makes of one, its commands, its batch at each count, and what is refused."""
 
 import json
+import re
 from math import ceil
 from pathlib import Path
 
 import pytest
 
-from planner.errors import RecipeError
+from planner.errors import NoExactSplit, RecipeError
 from planner.recipes import CheckOptions, RecipeOptions, job_of, read_recipe
+from planner.recipes.rewrite import rewrite
 from planner.recipes.swift.keys import RULES
 
 SFT = {
@@ -522,7 +524,7 @@ def test_the_batch_of_kto_is_counted_before_num_steps_replaces_a():
     assert [facts.outcome(count).batch for count in (1, 2, 3)] == [None, 8, 12]
 
 
-@pytest.mark.parametrize("key", ["val_dataset", "cached_val_dataset", "eval_dataset"])
+@pytest.mark.parametrize("key", ["val_dataset", "eval_dataset"])
 @pytest.mark.parametrize("value", ["", 0, False, "rows", ["rows"]])
 def test_what_it_evaluates_has_any_name(key, value):
     """Its GRPO then wants whole groups in an evaluation, too. It evaluates as it saves."""
@@ -551,12 +553,90 @@ def test_rows_are_held_out_only_if_they_are_evaluated(keys, section):
     assert read({**SFT, "split_dataset_ratio": 0.1, **keys}).draft.job.get("eval") == section
 
 
-@pytest.mark.parametrize("config", ["swift sft c.yaml", "swift sft --config c.yaml"])
-def test_a_command_takes_its_file(config):
+@pytest.mark.parametrize(("config", "is_new"), [("swift sft c.yaml", True), ("swift sft --config c.yaml", False)])
+def test_a_command_takes_its_file(config, is_new):
     """Options behind it win. Its section ENV starts the processes, too."""
     Path("c.yaml").write_text(json.dumps({**SFT, "ENV": {"NPROC_PER_NODE": 4}}))
     recipe = read_recipe(f"{config} --per_device_train_batch_size 3", (), RecipeOptions())
     assert (recipe.gpus, recipe.global_batch, recipe.config) == (4, 3 * 4 * 4, "c.yaml")
+    assert ("does not load" in {trap.name for trap in recipe.foreign.own_traps}) != is_new
+
+
+@pytest.mark.parametrize("file", ["c.yaml", "--config c.yaml"])
+def test_its_programs_read_no_file(file):
+    Path("c.yaml").write_text(json.dumps(SFT))
+    with pytest.raises(RecipeError, match=r"swift/cli/sft.py reads no file\. .* start swift sft c.yaml"):
+        read_recipe(f"torchrun --nproc_per_node 4 swift/cli/sft.py {file}", (), ONE)
+
+
+def test_a_name_that_no_file_can_have_is_a_name():
+    assert "data/a-b/" in draft({**SFT, "dataset": "a\0b"})["data"]["path"]
+
+
+def test_a_key_twice_counts_as_the_last_one():
+    text = "model: m\ndataset: d\nper-device-train-batch-size: 2\ntuner_type: full\nmodel: n\n"
+    Path("twice.yaml").write_text(text)
+    recipe = read_recipe("twice.yaml", (), CHECK)
+    assert (recipe.global_batch, recipe.draft.job["model"]["path"]) == (16, "n")
+    assert recipe.repeats == ("model: twice, on lines 1 and 5. The last one counts (n)",)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"split_dataset_ratio": -0.1}, "split_dataset_ratio: found -0.1 .*at least 0"),
+        ({"split_dataset_ratio": 1}, "split_dataset_ratio: found 1 .*no row is left to train on"),
+        ({"split_dataset_ratio": 2.0}, "split_dataset_ratio: found 2.0 .*no row is left to train on"),
+        ({"split_dataset_ratio": 2, "eval_strategy": "no"}, ""),
+        ({"split_dataset_ratio": 2, "val_dataset": "test.jsonl"}, ""),
+        ({"val_dataset": "test.jsonl", "save_strategy": "best"}, "save_strategy: .*as best if eval_strategy follows"),
+        ({"val_dataset": "test.jsonl", "save_strategy": "best", "eval_strategy": "steps"}, ""),
+        ({"save_strategy": "best"}, ""),
+        ({"cached_val_dataset": "c", "streaming": True, "max_steps": 9}, "cached_val_dataset: .*beside streaming"),
+        ({"cached_val_dataset": "c", "rlhf_type": "grpo"}, "cached_val_dataset: .*in GRPO"),
+    ],
+)
+def test_rows_that_it_cannot_evaluate_are_refused(keys, said):
+    if said:
+        assert re.search(said, refusal({**SFT, **keys}, options=CHECK))
+    else:
+        assert read({**SFT, **keys}, options=CHECK).foreign.outcome(8).verdict != "error"
+
+
+@pytest.mark.parametrize(
+    ("variables", "options", "said"),
+    [
+        ("NPROC_PER_NODE=2", "--deepspeed zero2", "deepspeed: .*where a process sees several GPUs"),
+        ("", "--deepspeed zero3", "deepspeed: .*write NPROC_PER_NODE=4"),
+        ("NPROC_PER_NODE=2", "--fsdp fsdp2", "fsdp: .*where a process sees several GPUs"),
+        ("NPROC_PER_NODE=2", "--use_liger_kernel true", "use_liger_kernel: .*where a process sees several GPUs"),
+        ("NPROC_PER_NODE=3", "", "found 4 GPUs for 3 processes"),
+        ("NPROC_PER_NODE=8", "", "found 4 GPUs for 8 processes"),
+        ("NPROC_PER_NODE=4", "--deepspeed zero2", ""),
+        ("NPROC_PER_NODE=2", "", ""),
+        ("NPROC_PER_NODE=2 SWIFT_SINGLE_DEVICE_MODE=1", "--deepspeed zero2", ""),
+    ],
+)
+def test_processes_that_see_several_gpus_are_refused_what_needs_one(variables, options, said):
+    command = f"CUDA_VISIBLE_DEVICES=0,1,2,3 {variables} swift sft {M} {options}"
+    if said:
+        with pytest.raises(RecipeError, match=said):
+            read_recipe(command, (), ONE)
+    else:
+        assert read_recipe(command, (), ONE).global_batch
+
+
+def test_digits_that_are_no_numbers_are_no_count():
+    with pytest.raises(RecipeError, match="NPROC_PER_NODE: found ²"):
+        read_recipe(f"NPROC_PER_NODE=² swift sft {M}", (), RecipeOptions(is_for_job=False, needs_micro=False))
+
+
+def test_a_file_has_no_command_with_an_accelerate_file():
+    """`swift sft` reads its file, and no accelerate file. accelerate starts its program, which reads no file."""
+    Path("accelerate.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: 2\n")
+    recipe = read(SFT, options=RecipeOptions(accelerate="accelerate.yaml"))
+    with pytest.raises(NoExactSplit, match="Leave out --accelerate"):
+        rewrite(recipe, "swift", 4)
 
 
 def test_a_file_of_rows_is_no_configuration():

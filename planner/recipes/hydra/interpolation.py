@@ -169,7 +169,7 @@ def _below(value: Any, name: str) -> tuple[Any] | None:
     """The value at a name in a section, or at an index of a list."""
     if isinstance(value, Unresolved):
         return (value,)
-    if isinstance(value, list) and name.isdigit() and int(name[:6]) < len(value):
+    if isinstance(value, list) and name.isdecimal() and int(name[:6]) < len(value):
         return (value[int(name)],)
     if not isinstance(value, _Section):
         return None

@@ -81,7 +81,7 @@ def leave(part: Part, after: Sequence[Part], made: Filled) -> None:
     made.add(text)
     names = shell_names(text) if part.kind == "variable" else []
     made.unknown.update(names)
-    made.is_known &= bool(names) and not any(name.isdigit() for name in names)
+    made.is_known &= bool(names) and not any(name.isdecimal() for name in names)
 
 
 def _unknown(part: Part, after: Sequence[Part]) -> str:

@@ -199,7 +199,7 @@ class Shell:
         if name in {"@", "*"}:
             value = self._given_arguments()
             return value is not None, " ".join(value) if value and name == "*" and is_quoted else value
-        if name.isdigit() and name != "0":
+        if name.isdecimal() and name != "0":
             return self._given_argument(int(name[:6]))
         if not self.is_set(name):
             return False, None
@@ -211,7 +211,7 @@ class Shell:
     def _given_argument(self, at: int) -> tuple[bool, Value]:
         """Whether `$1` and so on is given from outside, and its value, behind any `shift`."""
         if self.num_shifted is None:
-            return any(name.isdigit() for name in self.given), None
+            return any(name.isdecimal() for name in self.given), None
         value = self.given.get(str(at + self.num_shifted))
         return value is not None, value
 
@@ -226,7 +226,7 @@ class Shell:
     @staticmethod
     def _argument(name: str, positional: tuple[str, ...], *, is_quoted: bool) -> Value:
         """`$1`, `$#`, `$@` or `$*`, None for any other sign."""
-        if name.isdigit():
+        if name.isdecimal():
             return "".join(positional[int(name[:6]) - 1 : int(name[:6])])
         if name == "*" and is_quoted:
             return " ".join(positional)
@@ -255,5 +255,5 @@ def _element(values: tuple[str, ...], index: str | None, *, is_quoted: bool) -> 
         return values
     if index == "*":
         return " ".join(values)
-    at = int(index or "0") if (index or "0").isdigit() and len(index or "0") < 6 else None
+    at = int(index or "0") if (index or "0").isdecimal() and len(index or "0") < 6 else None
     return None if at is None else "".join(values[at : at + 1])

@@ -14,7 +14,7 @@ from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Draft, Trap
 from planner.recipes.row_sources import DatasetSource
 from planner.recipes.swift.keys import TYPES
-from planner.recipes.swift.refusals import NO_KL, OWN_LOADER, of_rlhf
+from planner.recipes.swift.refusals import NO_KL, OWN_LOADER, holds_out, of_rlhf
 from planner.recipes.trainer.batching import Limit, TrainerFacts
 from planner.recipes.trainer.dialect import Dialect, NamedSets, Trained
 from planner.recipes.trainer.job import set_lora, set_path
@@ -49,7 +49,7 @@ def prepare(keys: KeyReader, processes: int) -> None:
         "weight_decay": 0.1, "adam_beta2": 0.95, "gradient_checkpointing": True, "eval_strategy": "no",
         "lora_target_modules": "all-linear", "learning_rate": 1e-5 if keys.value("tuner_type") == "full" else 1e-4,
     }  # fmt: skip
-    if _holds_out(keys) or any(keys.has(name) for name in _EVALUATED):
+    if holds_out(keys) or any(keys.has(name) for name in _EVALUATED):
         made["eval_strategy"] = keys.value("save_strategy", "steps")
         made["eval_steps"] = keys.value("save_steps", 500)
     else:
@@ -71,12 +71,6 @@ def prepare(keys: KeyReader, processes: int) -> None:
     if scale and isinstance(scale.value, str):
         entries["loss_scale"] = replace(scale, value=scale.value.replace("+ignore_empty_think", ""))
     keys.entries = {**{name: default(value, _WHOSE) for name, value in made.items()}, **entries}
-
-
-def _holds_out(keys: KeyReader) -> bool:
-    """Whether it takes rows to evaluate out of those to train on, unless eval_strategy is `no`."""
-    ratio = keys.value("split_dataset_ratio")
-    return bool(ratio) and keys.value("streaming") is not True and not keys.has("val_dataset")
 
 
 def trained_by(keys: KeyReader, command: str) -> Trained:
@@ -188,7 +182,7 @@ def _set_model(draft: Draft, keys: KeyReader) -> None:
 
 
 def _set_rows(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> NamedSets:
-    held = "split_dataset_ratio" if facts.evaluates and _holds_out(keys) else ""
+    held = "split_dataset_ratio" if facts.evaluates and holds_out(keys) else ""
     train, test = (_sources(draft, keys, name) for name in ("dataset", "val_dataset"))
     set_data(draft, kind_of(facts.method), train)
     draft.told |= {"dataset", "val_dataset"}

@@ -108,7 +108,34 @@ def refuse_together(keys: KeyReader, method: str, command: str) -> None:
         keys.wrong(f"{STEPS}: ms-swift's KTO fails without it (a TypeError). Write {keys.fix.format(STEPS)}")
     for name in of_rlhf(keys) if command in {"sft", "pt"} else ():
         keys.refuse(name, f"swift {command} refuses it: remove it, or start swift rlhf")
-    refuse_cases(keys, "ms-swift", (*_of_data(keys, method, command), *_of_devices(keys), *_of_methods(keys, method)))
+    cases = (*_of_data(keys, method, command), *_of_evaluation(keys), *_of_devices(keys), *_of_methods(keys, method))
+    refuse_cases(keys, "ms-swift", cases)
+
+
+def refuse_spread(keys: KeyReader, gpus: int, processes: int) -> None:
+    """Notes what ms-swift refuses where the processes of a machine see several GPUs each (`is_mp`).
+
+    Args:
+        keys: the recipe's keys, as it has them.
+        gpus: how many GPUs CUDA_VISIBLE_DEVICES names.
+        processes: how many processes a machine has.
+    """
+    if gpus % processes:
+        keys.wrong(
+            f"CUDA_VISIBLE_DEVICES: found {gpus} GPUs for {processes} processes, and ms-swift refuses parts of GPUs. "
+            f"Write NPROC_PER_NODE={gpus}"
+        )
+    if gpus < 2 * processes:
+        return
+    generates = keys.peek("rlhf_type") in {"grpo", "gkd"}
+    for name, is_refused in {
+        "deepspeed": keys.is_set("deepspeed"),
+        "fsdp": keys.is_set("fsdp"),
+        "use_liger_kernel": keys.peek("use_liger_kernel") is True,
+        "use_vllm": generates and keys.peek("use_vllm") is True,
+    }.items():
+        if is_refused:
+            keys.refuse(name, f"ms-swift refuses it where a process sees several GPUs: write NPROC_PER_NODE={gpus}")
 
 
 def _of_data(keys: KeyReader, method: str, command: str) -> Iterator[Case]:
@@ -117,9 +144,9 @@ def _of_data(keys: KeyReader, method: str, command: str) -> Iterator[Case]:
     yield streams and isinstance(steps, int) and steps <= 0, "streaming", "without max_steps: write both"
     for name in ("packing", "streaming"):
         yield keys.peek("lazy_tokenize") is True and keys.peek(name) is True, "lazy_tokenize", f"beside {name}"
-    cached = keys.has("cached_dataset")
-    yield cached and streams, "cached_dataset", "beside streaming: remove one"
-    yield cached and method == "grpo", "cached_dataset", "in GRPO"
+    for name in ("cached_dataset", "cached_val_dataset"):
+        yield keys.has(name) and streams, name, "beside streaming: remove one"
+        yield keys.has(name) and method == "grpo", name, "in GRPO"
     is_sorted = keys.peek("group_by_length") is True and keys.peek("train_dataloader_shuffle") is False
     is_read = method in OWN_LOADER and not streams and keys.read("sequence_parallel_size") == 1
     yield is_sorted and is_read, "group_by_length", "without train_dataloader_shuffle"
@@ -128,6 +155,23 @@ def _of_data(keys: KeyReader, method: str, command: str) -> Iterator[Case]:
     is_pretraining &= keys.peek("task_type", "causal_lm") == "causal_lm"
     is_split = keys.peek("truncation_strategy") == "split" and method not in {"grpo", "gkd"}
     yield is_split and not is_pretraining, "truncation_strategy", "with split outside of swift pt: write delete"
+
+
+def holds_out(keys: KeyReader) -> bool:
+    """Whether it takes rows to evaluate out of those to train on, unless eval_strategy is `no`."""
+    ratio = keys.value("split_dataset_ratio")
+    is_read = keys.has("dataset") and not keys.has("val_dataset") and keys.value("streaming") is not True
+    return isinstance(ratio, int | float) and ratio > 0 and is_read
+
+
+def _of_evaluation(keys: KeyReader) -> Iterator[Case]:
+    """Keys of the rows that are evaluated: dataset/dataset_meta.py, arguments/sft_args.py, transformers' Trainer."""
+    strategy, ratio = keys.peek("eval_strategy"), keys.peek("split_dataset_ratio")
+    if isinstance(ratio, int | float):
+        none_left = ratio >= 1 and holds_out(keys) and strategy != "no"
+        yield none_left, "split_dataset_ratio", "from 1 on, because no row is left to train on"
+    follows = strategy == "best" and keys.entries["eval_strategy"].is_default
+    yield follows, "save_strategy", "as best if eval_strategy follows it: write eval_strategy steps or epoch"
 
 
 def _of_devices(keys: KeyReader) -> Iterator[Case]:

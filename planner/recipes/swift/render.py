@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from planner.errors import NoExactSplit
 from planner.job import HfModel
 from planner.recipes.recipe import Recipe, Rewrite
 from planner.recipes.rendering import Rendering
@@ -62,6 +63,11 @@ def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
     config = writing.config_of(split) if split.is_own else "" if arguments else writing.YOUR_CONFIG
     name = _name(recipe, is_own=split.is_own)
     if launcher := writing.launcher_options(split):
+        if config:
+            raise NoExactSplit(
+                f"ms-swift reads {config} only behind swift {name}, and that reads no accelerate file. Leave out "
+                "--accelerate, or write the file's keys as options"
+            )
         program = f"accelerate launch {launcher} swift/cli/{name}.py"
     else:
         program = f"NPROC_PER_NODE={split.gpus} swift {name}"

@@ -28,4 +28,5 @@ SYSTEM = System(
     marks=("tuner_type", "rlhf_type"),
     programs=("swift sft",),
     methods=("sft", "dpo", "ipo", "kto", "simpo"),
+    takes_repeats=True,
 )
