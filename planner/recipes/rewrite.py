@@ -148,8 +148,9 @@ def _refusal(recipe: Recipe, system: System, gpus: int) -> str:
     where = f"Use {counts} GPU{'' if counts == '1' else 's'}" if counts else "Use another batch"
     if not batch % gpus and recipe.micro == 1 and recipe.method.startswith("kto"):
         return (
-            f"{system.title} cannot train a batch of {batch} on {gpus} GPUs: planner writes micro-batches of 2 or more "
-            "of KTO, and the recipe's is 1. If a GPU holds 2, write 2 and half the accumulation steps behind it"
+            f"planner writes no command of {system.title} for a batch of {batch} on {gpus} GPUs: in KTO it writes "
+            "micro-batches of 2 or more, because TRL takes no other, and the recipe's is 1. If a GPU holds 2, write 2 "
+            "and half the accumulation steps behind it"
         )
     if not batch % gpus:
         text = f"{system.title} cannot train a batch of {batch} on {gpus} GPUs: no equal split fits the recipe's "
