@@ -417,3 +417,62 @@ def test_elastic_nodes_are_no_count():
     with pytest.raises(RecipeError, match="the GPU count"):
         read_recipe(command, (), RecipeOptions())
     assert read_recipe(command, (), RecipeOptions(gpus=8)).global_batch == 64
+
+
+@pytest.mark.parametrize(
+    ("variables", "processes"),
+    [
+        ("FORCE_TORCHRUN=1 NNODES=2 NODE_RANK=0 CUDA_VISIBLE_DEVICES=0,1,2,3", 8),
+        ("FORCE_TORCHRUN=1 CUDA_VISIBLE_DEVICES=0,1,2,3", 4),
+        ("FORCE_TORCHRUN=1 NNODES=2 CUDA_VISIBLE_DEVICES=0", 2),
+        ("FORCE_TORCHRUN=1 NNODES=2 NPROC_PER_NODE=3 CUDA_VISIBLE_DEVICES=0,1,2,3", 6),
+        ("FORCE_TORCHRUN=Y NPROC_PER_NODE=3 CUDA_VISIBLE_DEVICES=0", 3),
+        ("FORCE_TORCHRUN=1 NNODES=2 NPROC_PER_NODE=3", 6),
+        ("FORCE_TORCHRUN=1 NNODES=2", None),
+        ("FORCE_TORCHRUN=1", None),
+        ("NNODES=2 CUDA_VISIBLE_DEVICES=0,1", 4),
+        ("NNODES=2 NPROC_PER_NODE=4 CUDA_VISIBLE_DEVICES=0,1", 8),
+        ("NPROC_PER_NODE=4 CUDA_VISIBLE_DEVICES=0,1", 4),
+        # One device and no FORCE_TORCHRUN: the process trains alone.
+        ("NPROC_PER_NODE=4 CUDA_VISIBLE_DEVICES=0", 1),
+        ("NNODES=2 NPROC_PER_NODE=4 CUDA_VISIBLE_DEVICES=0", 1),
+        ("NNODES=2 CUDA_VISIBLE_DEVICES=0", 1),
+        ("FORCE_TORCHRUN=yes NPROC_PER_NODE=4 CUDA_VISIBLE_DEVICES=0", 1),
+        ("FORCE_TORCHRUN=0 NNODES=2 NPROC_PER_NODE=4 CUDA_VISIBLE_DEVICES=0", 1),
+        ("RDZV_ID=1 MIN_NNODES=1 MAX_NNODES=2 CUDA_VISIBLE_DEVICES=0", 1),
+        ("NPROC_PER_NODE=4 CUDA_VISIBLE_DEVICES=", 1),
+        ("NPROC_PER_NODE=4 CUDA_VISIBLE_DEVICES=-1", 1),
+        ("NPROC_PER_NODE=4 CUDA_VISIBLE_DEVICES=0,0", 1),
+        # No one knows how many devices the machine has.
+        ("NPROC_PER_NODE=4", 4),
+        ("NNODES=2 NPROC_PER_NODE=4", 8),
+        ("NNODES=2", None),
+        ("", None),
+        ("CUDA_VISIBLE_DEVICES=GPU-1a2b,GPU-3c4d", None),
+        ("NPROC_PER_NODE=4 CUDA_VISIBLE_DEVICES=GPU-1a2b", 4),
+        # Values that torchrun, or int() before it, reads in its own way or refuses.
+        ("NPROC_PER_NODE=gpu CUDA_VISIBLE_DEVICES=0,1", 2),
+        ("NPROC_PER_NODE=² CUDA_VISIBLE_DEVICES=0,1", None),
+        ("FORCE_TORCHRUN=1 NPROC_PER_NODE=0", None),
+        ("NNODES=1:2 CUDA_VISIBLE_DEVICES=0,1", None),
+        ("NNODES=² CUDA_VISIBLE_DEVICES=0,1", None),
+        # A number of machines that may change, and one that may not.
+        ("RDZV_ID=1 MIN_NNODES=1 MAX_NNODES=2 CUDA_VISIBLE_DEVICES=0,1", None),
+        ("RDZV_ID=1 MIN_NNODES=2 MAX_NNODES=2 CUDA_VISIBLE_DEVICES=0,1", 4),
+        ("RDZV_ID=1 MAX_NNODES=4 NNODES=2 CUDA_VISIBLE_DEVICES=0,1", 4),
+        ("MIN_NNODES=1 MAX_NNODES=4 NNODES=2 CUDA_VISIBLE_DEVICES=0,1", 4),
+        # KTransformers has one process, which sees all devices.
+        ("USE_KT=1 NPROC_PER_NODE=4 CUDA_VISIBLE_DEVICES=0,1", 1),
+        ("USE_KT=1 FORCE_TORCHRUN=1 NPROC_PER_NODE=4", 4),
+        ("USE_RAY=1 NPROC_PER_NODE=4 CUDA_VISIBLE_DEVICES=0,1", 1),
+    ],
+)
+def test_variables_say_how_many_processes_start(variables, processes):
+    """launcher.py of 0.9.5. None: planner asks for the count."""
+    Path("recipe.yaml").write_text(json.dumps(SFT))
+    command = f"{variables} llamafactory-cli train recipe.yaml".strip()
+    if processes is None:
+        with pytest.raises(RecipeError, match="the GPU count"):
+            read_recipe(command, (), RecipeOptions())
+    recipe = read_recipe(command, (), RecipeOptions(gpus=processes or 8))
+    assert (recipe.gpus, recipe.global_batch) == (processes or 8, 8 * (processes or 8))
