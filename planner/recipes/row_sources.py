@@ -19,6 +19,7 @@ from planner.data.hub_sets import is_hub_name
 from planner.data.named_loaders import LOADERS
 from planner.data.row import row_of
 from planner.data.row_files import reader_of
+from planner.data.rows import renamed
 from planner.errors import PlannerError
 from planner.job import LoaderName
 
@@ -58,8 +59,8 @@ class DatasetSource:
     """`data_files` of `load_dataset`: a file, a list of files, or files by split"""
     folder: str | None = None
     """`data_dir` of `load_dataset`"""
-    columns: tuple[str, ...] = ()
-    """the columns that the recipe keeps, all if empty"""
+    columns: tuple[str, ...] | Mapping[str, str] = ()
+    """the columns that the recipe keeps, or planner's names with those in the data. All if empty"""
     loader: LoaderName | None = None
     """whose rules make samples of it, for a name of the DPO repository's or HALOs'"""
     text: str | None = None
@@ -166,7 +167,7 @@ def _file(source: DatasetSource, kind: str) -> Place:
         return by_loader
     if found is None:
         return Place(keys={"path": source.name}, lack=f"{source.name} has no rows. Write some into it")
-    row = row_of(found, (0, 1))
+    row = renamed(row_of(found, (0, 1)), source.columns if isinstance(source.columns, Mapping) else None)
     try:
         format_of(row.fields, kind, _FORMATS[kind]).read(row.fields)
         why = row.flaw
