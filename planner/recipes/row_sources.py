@@ -19,7 +19,6 @@ from planner.data.hub_sets import is_hub_name
 from planner.data.named_loaders import LOADERS
 from planner.data.row import row_of
 from planner.data.row_files import reader_of
-from planner.data.rows import renamed
 from planner.errors import PlannerError
 from planner.job import LoaderName
 
@@ -167,9 +166,12 @@ def _file(source: DatasetSource, kind: str) -> Place:
         return by_loader
     if found is None:
         return Place(keys={"path": source.name}, lack=f"{source.name} has no rows. Write some into it")
-    row = renamed(row_of(found, (0, 1)), source.columns if isinstance(source.columns, Mapping) else None)
+    row = row_of(found, (0, 1))
+    fields = row.fields
+    if isinstance(source.columns, Mapping):  # as planner.data.rows.renamed, which needs numpy
+        fields = {ours: fields[theirs] for ours, theirs in source.columns.items() if theirs in fields}
     try:
-        format_of(row.fields, kind, _FORMATS[kind]).read(row.fields)
+        format_of(fields, kind, _FORMATS[kind]).read(fields)
         why = row.flaw
     except BadRow as error:
         why = row.flaw or str(error)
