@@ -3,7 +3,7 @@
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,6 +141,8 @@ def _columns(source: DatasetSource) -> dict[str, Any]:
     """The columns that a recipe keeps, or the one of plain text under its other name."""
     if source.text:
         return {"columns": {"text": source.text}}
+    if isinstance(source.columns, Mapping) and source.columns:
+        return {"columns": dict(source.columns)}
     return {"columns": list(source.columns)} if source.columns else {}
 
 

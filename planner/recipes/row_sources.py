@@ -58,8 +58,8 @@ class DatasetSource:
     """`data_files` of `load_dataset`: a file, a list of files, or files by split"""
     folder: str | None = None
     """`data_dir` of `load_dataset`"""
-    columns: tuple[str, ...] = ()
-    """the columns that the recipe keeps, all if empty"""
+    columns: tuple[str, ...] | Mapping[str, str] = ()
+    """the columns that the recipe keeps, or planner's names with those in the data. All if empty"""
     loader: LoaderName | None = None
     """whose rules make samples of it, for a name of the DPO repository's or HALOs'"""
     text: str | None = None
@@ -167,8 +167,11 @@ def _file(source: DatasetSource, kind: str) -> Place:
     if found is None:
         return Place(keys={"path": source.name}, lack=f"{source.name} has no rows. Write some into it")
     row = row_of(found, (0, 1))
+    fields = row.fields
+    if isinstance(source.columns, Mapping):  # as planner.data.rows.renamed, which needs numpy
+        fields = {ours: fields[theirs] for ours, theirs in source.columns.items() if theirs in fields}
     try:
-        format_of(row.fields, kind, _FORMATS[kind]).read(row.fields)
+        format_of(fields, kind, _FORMATS[kind]).read(fields)
         why = row.flaw
     except BadRow as error:
         why = row.flaw or str(error)

@@ -417,3 +417,242 @@ def test_elastic_nodes_are_no_count():
     with pytest.raises(RecipeError, match="the GPU count"):
         read_recipe(command, (), RecipeOptions())
     assert read_recipe(command, (), RecipeOptions(gpus=8)).global_batch == 64
+
+
+@pytest.mark.parametrize(
+    ("variables", "processes"),
+    [
+        ("FORCE_TORCHRUN=1 NNODES=2 NODE_RANK=0 CUDA_VISIBLE_DEVICES=0,1,2,3", 8),
+        ("FORCE_TORCHRUN=1 CUDA_VISIBLE_DEVICES=0,1,2,3", 4),
+        ("FORCE_TORCHRUN=1 NNODES=2 CUDA_VISIBLE_DEVICES=0", 2),
+        ("FORCE_TORCHRUN=1 NNODES=2 NPROC_PER_NODE=3 CUDA_VISIBLE_DEVICES=0,1,2,3", 6),
+        ("FORCE_TORCHRUN=Y NPROC_PER_NODE=3 CUDA_VISIBLE_DEVICES=0", 3),
+        ("FORCE_TORCHRUN=1 NNODES=2 NPROC_PER_NODE=3", 6),
+        ("FORCE_TORCHRUN=1 NNODES=2", None),
+        ("FORCE_TORCHRUN=1", None),
+        ("NNODES=2 CUDA_VISIBLE_DEVICES=0,1", 4),
+        ("NNODES=2 NPROC_PER_NODE=4 CUDA_VISIBLE_DEVICES=0,1", 8),
+        ("NPROC_PER_NODE=4 CUDA_VISIBLE_DEVICES=0,1", 4),
+        # One device and no FORCE_TORCHRUN: the process trains alone.
+        ("NPROC_PER_NODE=4 CUDA_VISIBLE_DEVICES=0", 1),
+        ("NNODES=2 NPROC_PER_NODE=4 CUDA_VISIBLE_DEVICES=0", 1),
+        ("NNODES=2 CUDA_VISIBLE_DEVICES=0", 1),
+        ("FORCE_TORCHRUN=yes NPROC_PER_NODE=4 CUDA_VISIBLE_DEVICES=0", 1),
+        ("FORCE_TORCHRUN=0 NNODES=2 NPROC_PER_NODE=4 CUDA_VISIBLE_DEVICES=0", 1),
+        ("RDZV_ID=1 MIN_NNODES=1 MAX_NNODES=2 CUDA_VISIBLE_DEVICES=0", 1),
+        ("NPROC_PER_NODE=4 CUDA_VISIBLE_DEVICES=", 1),
+        ("NPROC_PER_NODE=4 CUDA_VISIBLE_DEVICES=-1", 1),
+        ("NPROC_PER_NODE=4 CUDA_VISIBLE_DEVICES=0,0", 1),
+        # No one knows how many devices the machine has.
+        ("NPROC_PER_NODE=4", 4),
+        ("NNODES=2 NPROC_PER_NODE=4", 8),
+        ("NNODES=2", None),
+        ("", None),
+        ("CUDA_VISIBLE_DEVICES=GPU-1a2b,GPU-3c4d", None),
+        ("NPROC_PER_NODE=4 CUDA_VISIBLE_DEVICES=GPU-1a2b", 4),
+        # Values that torchrun, or int() before it, reads in its own way or refuses.
+        ("NPROC_PER_NODE=gpu CUDA_VISIBLE_DEVICES=0,1", 2),
+        ("NPROC_PER_NODE=² CUDA_VISIBLE_DEVICES=0,1", None),
+        ("FORCE_TORCHRUN=1 NPROC_PER_NODE=0", None),
+        ("NNODES=1:2 CUDA_VISIBLE_DEVICES=0,1", None),
+        ("NNODES=² CUDA_VISIBLE_DEVICES=0,1", None),
+        # A number of machines that may change, and one that may not.
+        ("RDZV_ID=1 MIN_NNODES=1 MAX_NNODES=2 CUDA_VISIBLE_DEVICES=0,1", None),
+        ("RDZV_ID=1 MIN_NNODES=2 MAX_NNODES=2 CUDA_VISIBLE_DEVICES=0,1", 4),
+        ("RDZV_ID=1 MAX_NNODES=4 NNODES=2 CUDA_VISIBLE_DEVICES=0,1", 4),
+        ("MIN_NNODES=1 MAX_NNODES=4 NNODES=2 CUDA_VISIBLE_DEVICES=0,1", 4),
+        # KTransformers has one process, which sees all devices.
+        ("USE_KT=1 NPROC_PER_NODE=4 CUDA_VISIBLE_DEVICES=0,1", 1),
+        ("USE_KT=1 FORCE_TORCHRUN=1 NPROC_PER_NODE=4", 4),
+        ("USE_RAY=1 NPROC_PER_NODE=4 CUDA_VISIBLE_DEVICES=0,1", 1),
+    ],
+)
+def test_variables_say_how_many_processes_start(variables, processes):
+    """launcher.py of 0.9.5. None: planner asks for the count."""
+    Path("recipe.yaml").write_text(json.dumps(SFT))
+    command = f"{variables} llamafactory-cli train recipe.yaml".strip()
+    if processes is None:
+        with pytest.raises(RecipeError, match="the GPU count"):
+            read_recipe(command, (), RecipeOptions())
+    recipe = read_recipe(command, (), RecipeOptions(gpus=processes or 8))
+    assert (recipe.gpus, recipe.global_batch) == (processes or 8, 8 * (processes or 8))
+
+
+# -- the rows of dataset_info.json
+
+MESSAGES = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+OUR_TAGS = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
+IN_FILE = {"file_name": "rows.jsonl"}
+ON_HUB = {"hf_hub_url": "org/rows"}
+
+
+def described(info, row, **keys):
+    """(draft, the to-dos that name `mine`) of a recipe beside a dataset_info.json and a file of one row."""
+    Path("data").mkdir()
+    Path("data/dataset_info.json").write_text(json.dumps({"mine": info}))
+    Path("data/rows.jsonl").write_text(json.dumps(row) + "\n")
+    recipe = read({**SFT, **keys})
+    job_of(recipe)
+    return recipe.draft, [each.text for each in recipe.draft.to_do if "dataset mine: " in each.text]
+
+
+@pytest.mark.parametrize(
+    ("stage", "info", "row", "columns"),
+    [
+        (
+            "dpo",
+            {"ranking": True, "columns": {"prompt": "prompt", "chosen": "rejected", "rejected": "chosen"}},
+            {"prompt": "p", "chosen": "bad", "rejected": "good"},
+            {"prompt": "prompt", "chosen": "rejected", "rejected": "chosen"},
+        ),
+        (
+            "sft",
+            {"columns": {"prompt": "q", "response": "a"}},
+            {"q": "1", "a": "2", **MESSAGES},
+            {"prompt": "q", "completion": "a"},
+        ),
+        (
+            "kto",
+            {"columns": {"prompt": "q", "response": "a", "kto_tag": "good"}},
+            {"q": "1", "a": "2", "good": True},
+            {"prompt": "q", "completion": "a", "label": "good"},
+        ),
+        (
+            "sft",
+            {"formatting": "sharegpt", "columns": {"messages": "talk"}, "tags": OUR_TAGS},
+            {"talk": MESSAGES["messages"]},
+            {"messages": "talk"},
+        ),
+        (
+            "sft",
+            {"formatting": "openai", "columns": {"messages": "messages"}, "tags": {**OUR_TAGS, "system_tag": "system"}},
+            MESSAGES,
+            {"messages": "messages"},
+        ),
+    ],
+)
+@pytest.mark.parametrize("place", [IN_FILE, ON_HUB])
+def test_columns_that_planner_reads_are_carried(place, stage, info, row, columns):
+    """data/parser.py, join, and data/converter.py of 0.9.5."""
+    draft, to_do = described({**place, **info}, row, stage=stage)
+    assert draft.job["data"]["columns"] == columns
+    assert draft.job["data"]["path"] == place.get("hf_hub_url", "data/rows.jsonl")
+    assert len(to_do) == 1
+    assert ("into its template" if "prompt" in columns else "user and assistant take turns") in to_do[0]
+
+
+NOT_CARRIED = {
+    "query": ("sft", {"columns": {"prompt": "q", "query": "more", "response": "a"}}, "columns {prompt: q, query: more"),
+    "history": ("sft", {"columns": {"prompt": "q", "response": "a", "history": "h"}}, "history: h"),
+    "system": ("sft", {"columns": {"prompt": "q", "response": "a", "system": "s"}}, "system: s"),
+    "tools": (
+        "sft",
+        {"formatting": "sharegpt", "columns": {"messages": "messages", "tools": "tools"}, "tags": OUR_TAGS},
+        "formatting sharegpt, columns {messages: messages, tools: tools}, tags {role_tag: role",
+    ),
+    "images": (
+        "sft",
+        {"formatting": "openai", "columns": {"messages": "messages", "images": "i"}, "tags": OUR_TAGS},
+        "images: i",
+    ),
+    "kto_tag": ("sft", {"columns": {"prompt": "q", "response": "a", "kto_tag": "l"}}, "kto_tag: l"),
+    "sharegpt": ("sft", {"formatting": "sharegpt"}, "formatting sharegpt: planner does not read such rows"),
+    "tags": (
+        "sft",
+        {"formatting": "sharegpt", "columns": {"messages": "messages"}, "tags": {**OUR_TAGS, "user_tag": "me"}},
+        "user_tag: me",
+    ),
+    "calls": (
+        "sft",
+        {"formatting": "sharegpt", "columns": {"messages": "messages"}, "tags": {**OUR_TAGS, "function_tag": "call"}},
+        "function_tag: call",
+    ),
+    "pairs of messages": (
+        "dpo",
+        {"formatting": "sharegpt", "ranking": True, "columns": {"messages": "m", "chosen": "c", "rejected": "r"}},
+        "formatting sharegpt, columns {messages: m, chosen: c, rejected: r}",
+    ),
+    "kto of messages": (
+        "kto",
+        {"formatting": "sharegpt", "columns": {"messages": "m", "kto_tag": "l"}, "tags": OUR_TAGS},
+        "kto_tag: l",
+    ),
+    "rows of another stage": ("sft", {"ranking": True}, "ranking true: LLaMA-Factory refuses it"),
+    "rows of no pairs": ("dpo", {}, "ranking false: LLaMA-Factory refuses it"),
+    "some rows": ("sft", {"num_samples": 5}, "num_samples 5: LLaMA-Factory takes 5 random rows, the draft all"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_CARRIED)
+@pytest.mark.parametrize("place", [IN_FILE, ON_HUB])
+def test_rows_that_a_job_cannot_say_are_to_do(place, name):
+    stage, info, text = NOT_CARRIED[name]
+    draft, to_do = described({**place, **info}, {"q": "1", "a": "2", **MESSAGES}, stage=stage)
+    assert "columns" not in draft.job["data"]
+    assert len(to_do) == 1
+    assert text in to_do[0]
+
+
+def test_columns_of_a_file_that_must_be_saved_first_are_to_do():
+    """Whoever writes the rows anew in planner's form must not find their columns exchanged."""
+    info = {"file_name": "none.csv", "columns": {"prompt": "q", "response": "a"}}
+    draft, to_do = described(info, MESSAGES)
+    assert "columns" not in draft.job["data"]
+    assert any("columns {prompt: q, response: a}: planner reads the columns" in text for text in to_do)
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        {},
+        {"formatting": "alpaca", "ranking": False, "split": "train", "num_samples": None},
+        {"subset": "only", "folder": "the hub has these"},
+    ],
+)
+@pytest.mark.parametrize("row", [MESSAGES, {"instruction": "1", "input": "2", "output": "3"}])
+def test_defaults_are_no_to_do(info, row):
+    draft, to_do = described({**IN_FILE, **info}, row)
+    assert draft.job["data"] == {"kind": "chat", "path": "data/rows.jsonl", "loss_on": "completions"}
+    assert not to_do
+
+
+def test_a_part_of_a_file_is_saved_first():
+    draft, _ = described({**IN_FILE, "split": "train[:10%]"}, MESSAGES)
+    assert draft.job["data"]["path"] == "data/rows/"
+    assert any("split='train[:10%]'" in command for each in draft.to_do for command in each.commands)
+
+
+@pytest.mark.parametrize(
+    ("info", "text"),
+    [
+        ({**IN_FILE, "split": "train+train"}, "split train+train: the draft takes all rows"),
+        ({"file_name": "none.jsonl", "split": "train[:10%]"}, "split train[:10%]: the draft takes all rows"),
+        ({"script_url": "s.py", **IN_FILE, "split": "dev"}, "script_url s.py, split dev: planner does not load it"),
+        ({"cloud_file_name": "s3://a", **IN_FILE}, "cloud_file_name s3://a: planner does not load it"),
+        ({"ms_hub_url": "org/ms", **IN_FILE, "subset": "en"}, "ms_hub_url org/ms, subset en: planner does not load"),
+        ({"file_name": "."}, "file_name .: LLaMA-Factory takes all files of this folder"),
+    ],
+)
+def test_other_places_of_rows_are_to_do(info, text):
+    draft, to_do = described(info, MESSAGES)
+    assert draft.job["data"]["path"] != "data/rows.jsonl" or "split" in info
+    assert [each for each in to_do if text in each]
+
+
+@pytest.mark.parametrize("place", [IN_FILE, ON_HUB])
+def test_rows_to_evaluate_are_described_too(place):
+    info = {"num_samples": 5, "columns": {"prompt": "q", "response": "a"}, **place}
+    row = {"q": "1", "a": "2", **MESSAGES}
+    test = {"eval_dataset": "mine", "eval_strategy": "epoch", "dataset": "mine"}
+    draft, _ = described(info, row, **test)
+    assert draft.job["eval"]["data"]["columns"] == {"prompt": "q", "completion": "a"}
+    asked = [each.text for each in draft.to_do]
+    for key in ("dataset", "eval_dataset"):
+        assert any(text.startswith(f"{key} mine: num_samples 5: ") for text in asked)
+        assert any(text.startswith(f"{key} mine: columns {{prompt: q, response: a}}: ") for text in asked)
+
+
+def test_streaming_takes_all_rows():
+    """data/loader.py: num_samples is for data sets that are not streamed."""
+    _, to_do = described({**IN_FILE, "num_samples": 5}, MESSAGES, streaming=True, max_steps=3)
+    assert not to_do

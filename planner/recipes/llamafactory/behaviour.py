@@ -1,20 +1,16 @@
 """What LLaMA-Factory does in its own way: its methods, data sets, templates and adapters, and the counts it refuses."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from planner.base.disk import is_file
-from planner.errors import RecipeError
 from planner.files.messages import cut
-from planner.recipes.config_reader import mapping_of, text_of
 from planner.recipes.drafting import carry, kind_of, note_padding, plain
 from planner.recipes.drafting_data import set_data
 from planner.recipes.engine import carried, carried_if_set, default, note_settings
 from planner.recipes.entries import KeyReader
+from planner.recipes.llamafactory.data_sets import ask_where, data_sets
 from planner.recipes.llamafactory.keys import MEDIA, OLD_NAMES, STAGES
 from planner.recipes.recipe import Draft, Trap
-from planner.recipes.row_sources import DatasetSource
 from planner.recipes.trainer.batching import Limit, TrainerFacts
 from planner.recipes.trainer.dialect import Dialect, NamedSets, Trained
 from planner.recipes.trainer.job import set_lora
@@ -31,8 +27,6 @@ _NO_OBJECTIVE = {
 }
 # Optimizers that replace the one of optim.
 _OPTIMIZERS = ("use_galore", "use_apollo", "use_badam", "use_adam_mini", "use_muon", "loraplus_lr_ratio")
-_ONLINE = "ONLINE"
-"""a dataset_dir with which data sets are names on the Hub"""
 _TUNING = ("lora", "full", "freeze", "oft")
 NEVER = 1 << 40
 """more GPUs than there are"""
@@ -202,11 +196,14 @@ def _note_adapters(draft: Draft, keys: KeyReader) -> None:
 
 
 def _set_rows(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> NamedSets:
-    train = _sources(keys, "dataset")
+    kind = "pairs" if facts.unit == "pair" else kind_of(facts.method)
+    train, test = (data_sets(keys, key, kind) for key in ("dataset", "eval_dataset"))
     held = "val_size" if keys.value("val_size") else ""
-    named = NamedSets(train=train, test=_sources(keys, "eval_dataset"), held_key=held)
-    _ask_where(draft, keys)
-    set_data(draft, "pairs" if facts.unit == "pair" else kind_of(facts.method), named.train)
+    named = NamedSets(train=[each.source for each in train], test=[each.source for each in test], held_key=held)
+    ask_where(draft, keys)
+    set_data(draft, kind, named.train)
+    for text in (text for each in (*train, *(test if facts.evaluates else ())) for text in each.to_do):
+        draft.ask(text, of_model=True)
     if media := _media(keys):
         draft.ask(f"{media}: the recipe's model takes images, video or audio. planner trains on text alone")
     draft.told |= {"dataset", "dataset_dir", "eval_dataset"}
@@ -259,68 +256,6 @@ def _set_packing(draft: Draft, keys: KeyReader) -> None:
             "a row. In planner it stays in a conversation"
         )
     draft.ask("data.packing: LLaMA-Factory fills rows of cutoff_len - 1 tokens by a knapsack and drops longer rows")
-
-
-def _sources(keys: KeyReader, key: str) -> list[DatasetSource]:
-    """The data sets at `key`: names of dataset_info.json, from there if the file is on this machine."""
-    said = keys.value(key)
-    names = _names(said)
-    if said is None:
-        return []
-    if not names or not all(isinstance(name, str) and name for name in names):
-        keys.refuse_in_job(key, "Write the names of data sets, with commas between them")
-        return []
-    folder = str(keys.read("dataset_dir"))
-    if folder == _ONLINE:
-        return [DatasetSource(name=name) for name in names]
-    known = _dataset_info(keys, folder)
-    return [_source(name, known.get(name), folder) for name in names]
-
-
-def _ask_where(draft: Draft, keys: KeyReader) -> None:
-    """Says which data sets planner knows only by name."""
-    folder, said = str(keys.read("dataset_dir")), keys.value("dataset")
-    if folder == _ONLINE:
-        return
-    if not (known := _dataset_info(keys, folder)):
-        draft.ask(
-            f"dataset {plain(said)}: planner found no dataset_info.json in {folder} (dataset_dir), which describes it"
-        )
-    elif unknown := [str(name) for name in _names(said) if name not in known]:
-        shown = ", ".join(unknown)
-        draft.ask(f"dataset {shown}: not in dataset_info.json of {folder}, so LLaMA-Factory does not load it")
-
-
-def _names(said: Any) -> list[Any]:
-    """The names in a text with commas, or in a list."""
-    if isinstance(said, str):
-        return [each.strip() for each in said.split(",")]
-    return said if isinstance(said, list) else []
-
-
-def _dataset_info(keys: KeyReader, folder: str) -> dict[str, Any]:
-    """The data sets of dataset_info.json, below the folder that the user is in or beside the recipe. Empty if none."""
-    for place in (Path(folder), Path(keys.source).parent / folder):
-        file = place / "dataset_info.json"
-        try:
-            if is_file(str(file)):
-                return mapping_of(text_of(str(file)), str(file))
-        except RecipeError as error:
-            keys.lacks(str(error))
-    return {}
-
-
-def _source(name: str, info: Any, folder: str) -> DatasetSource:
-    """A data set as dataset_info.json describes it (data/parser.py)."""
-    if not isinstance(info, dict):
-        return DatasetSource(name=name, hub=False)
-    hub, file = info.get("hf_hub_url"), info.get("file_name")
-    said = {name: its for name in ("subset", "split", "folder") if isinstance(its := info.get(name), str)}
-    if isinstance(hub, str):
-        return DatasetSource(name=hub, config=said.get("subset"), split=said.get("split"), folder=said.get("folder"))
-    if isinstance(file, str):
-        return DatasetSource(name=str(Path(folder) / file), hub=False)
-    return DatasetSource(name=name, hub=False)
 
 
 # -- loss

@@ -25,6 +25,7 @@ from planner.recipes.trainer.reading import opened, started
 from planner.recipes.trainer.recipe import recipe_of
 
 _TRUE = ("true", "y", "1")
+_MOST_DIGITS = 4
 # Variables that choose another trainer, with other keys and another batch.
 _OTHERS = {"USE_MCA": "Megatron's trainer (mca)", "USE_V1": "its trainer v1"}
 # Keys of those trainers alone.
@@ -146,13 +147,53 @@ def _launch(found: RecipeSource, options: RecipeOptions, keys: KeyReader) -> Lau
 
 
 def _processes(command: Command, environment: Mapping[str, str]) -> tuple[int | None, str]:
-    """How many processes `llamafactory-cli` starts, and what says so. None if nothing does: one for each device."""
-    each, nodes = environment.get("NPROC_PER_NODE", ""), environment.get("NNODES", "1")
-    devices = command.launcher.get("CUDA_VISIBLE_DEVICES", environment.get("CUDA_VISIBLE_DEVICES", ""))
-    if "RDZV_ID" in environment and "MAX_NNODES" in environment:
-        return None, ""  # the number of nodes may change
-    if each.isdigit() and nodes.isdigit() and len(each + nodes) <= 8:
-        return max(int(each) * int(nodes), 1), "NNODES x NPROC_PER_NODE"
-    if devices and all(part.strip().isdigit() for part in devices.split(",")):
-        return len(devices.split(",")), "CUDA_VISIBLE_DEVICES"
-    return None, ""
+    """How many processes train together, and what says so (launcher.py). None if nothing does: one for each device.
+
+    torchrun starts `NPROC_PER_NODE` processes (the machine's devices if it is missing) on each of `NNODES` machines.
+    Without FORCE_TORCHRUN, a machine with one device, or USE_KT, has one process that knows of no other machine.
+    """
+    visible = command.launcher.get("CUDA_VISIBLE_DEVICES", environment.get("CUDA_VISIBLE_DEVICES"))
+    devices, each = _devices(visible), environment.get("NPROC_PER_NODE")
+    if not _is_set(environment, "FORCE_TORCHRUN"):
+        if _is_set(environment, "USE_KT"):
+            return 1, "the process count of USE_KT"
+        if devices is not None and devices <= 1:
+            ignores = each is not None or "NNODES" in environment
+            return 1, "the process count without FORCE_TORCHRUN" if ignores else "CUDA_VISIBLE_DEVICES"
+    nodes, told = _nodes(environment), "NNODES" in environment or _is_elastic(environment)
+    if each in {None, "auto", "gpu"}:
+        count, source = devices, "CUDA_VISIBLE_DEVICES"
+    else:
+        count, source, told = _count(each), "NPROC_PER_NODE", True
+    if not nodes or not count:
+        return None, ""
+    return nodes * count, f"NNODES x {source}" if told else source
+
+
+def _is_elastic(environment: Mapping[str, str]) -> bool:
+    """Whether torchrun gets the least and the largest number of machines."""
+    return all(name in environment for name in ("RDZV_ID", "MIN_NNODES", "MAX_NNODES"))
+
+
+def _nodes(environment: Mapping[str, str]) -> int | None:
+    """How many machines torchrun waits for, None if unknown or if the number may change."""
+    if not _is_elastic(environment):
+        return _count(environment.get("NNODES", "1"))
+    least, most = environment["MIN_NNODES"], environment["MAX_NNODES"]
+    return _count(least) if least == most else None
+
+
+def _count(text: str | None) -> int | None:
+    """The count in a variable, None if it is none."""
+    return int(text) if text and text.isdecimal() and len(text) <= _MOST_DIGITS else None
+
+
+def _devices(visible: str | None) -> int | None:
+    """How many devices CUDA_VISIBLE_DEVICES leaves, None if unknown. CUDA reads up to -1, and refuses repeated ones."""
+    if visible is None:
+        return None
+    names = [part.strip() for part in visible.split(",")] if visible.strip() else []
+    names = names[: names.index("-1")] if "-1" in names else names
+    if not all(name.isdecimal() for name in names):
+        return None
+    return len(names) if len(set(names)) == len(names) else 0
