@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from pathlib import Path
 
 import pytest
 from recipes import rows
@@ -376,6 +377,51 @@ def test_a_refusal_names_no_nearest_batch_where_that_is_the_batch():
     with pytest.raises(NoExactSplit, match="no equal split fits") as caught:
         rewrite(read_recipe(f"{command} {more} --eval_steps 10", ()), "trl", 4)
     assert "nearest batch" not in str(caught.value)
+
+
+_SWIFT = "NPROC_PER_NODE=8 swift {} --model m --dataset d --gradient_accumulation_steps 8 --max_length 9"
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "script"),
+    [
+        (_SWIFT.format("sft"), {}, "scripts/sft.py"),
+        ("torchrun --nproc_per_node 8 swift/cli/sft.py --config swift.yaml", {}, "scripts/sft.py"),
+        ("NPROC_PER_NODE=8 swift sft --config swift.yaml", {}, "scripts/sft.py"),
+        (f"{_SWIFT.format('rlhf')} --rlhf_type kto --per_device_train_batch_size 2", {}, "trl/scripts/kto.py"),
+        ("llamafactory-cli train factory.yaml", {"gpus": 8}, "scripts/dpo.py"),
+        ("torchrun --nproc_per_node 8 src/train.py factory.yaml", {}, "scripts/dpo.py"),
+        ("factory.yaml", {"gpus": 8}, "scripts/dpo.py"),
+        ("axolotl.yaml", {"gpus": 8}, "scripts/sft.py"),
+        ("axolotl train axolotl.yaml", {"gpus": 8}, "scripts/sft.py"),
+        ("tune run --nproc_per_node 8 lora_dpo_distributed --config tune.yaml", {}, "trl/scripts/dpo.py"),
+    ],
+)
+def test_a_command_of_trl_names_no_script_and_no_file_of_another_system(
+    tmp_path, monkeypatch, command, options, script
+):
+    monkeypatch.chdir(tmp_path)
+    model = {"model_name_or_path": "m", "per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+    files = {
+        "factory.yaml": {
+            **model, "stage": "dpo", "do_train": True, "dataset": "dpo_en_demo", "template": "llama3",
+            "output_dir": "o",
+        },
+        "swift.yaml": {"model": "m", "dataset": "d", "max_length": 9},
+        "axolotl.yaml": {
+            "base_model": "m", "micro_batch_size": 2, "gradient_accumulation_steps": 1, "learning_rate": 1e-5,
+            "datasets": [{"path": "a/b", "type": "chat_template"}],
+        },
+    }  # fmt: skip
+    for name, tree in files.items():
+        Path(name).write_text(json.dumps(tree))
+    tune = Path(__file__).parent / "torchtune/configs/llama3_1/8B_lora_dpo.yaml"
+    Path("tune.yaml").write_text(tune.read_text())
+    made = rewrite(read_recipe(command, (), RecipeOptions(**options)), "trl", 4)
+    words = shlex.split(made.command)
+    files = [words[at + 1] for at, word in enumerate(words) if word == "--config"]
+    assert next(word for word in words if word.endswith(".py")) == script
+    assert set(files) <= {"data.yaml"}, made.command
 
 
 @pytest.mark.parametrize(
