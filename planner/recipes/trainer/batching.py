@@ -190,21 +190,28 @@ class TrainerFacts:
             return f"ValueError: parallelism_config is for {self.mesh} processes"
         if self.deepspeed and (other := self.deepspeed.other(processes, self.micro, self.steps(gpus))):
             return _contradiction(*other)
-        return self._groups(processes) if self.num_generations else ""
+        return self._groups(processes)[0] if self.num_generations else ""
 
-    def _groups(self, gpus: int) -> str:
-        """The error if GRPO would not generate whole groups at once, empty if it does."""
+    def _groups(self, gpus: int) -> tuple[str, str]:
+        """The error if GRPO would not generate or evaluate whole groups at once, and its cause. Empty if it does."""
         assert self.num_generations
-        step = self.micro * gpus
-        if self.generation_batch and self.generation_batch % step:
-            return f"ValueError: generation_batch_size {self.generation_batch} % {step}"
-        made = self.generation_batch or step * self.steps_per_generation
+        step, made = self.micro * gpus, self.generation_batch
+        if made and made % step:
+            cause = f"splits generation_batch_size {made} into {self.name(MICRO)} x GPUs, which must divide it"
+            return f"ValueError: generation_batch_size {made} % {step}", cause
+        made = made or step * self.steps_per_generation
         if made % self.num_generations:
-            return f"ValueError: {made} % num_generations {self.num_generations} = {made % self.num_generations}"
-        evaluated = self.eval_micro * gpus
-        if self.evaluates and evaluated % self.eval_generations:
-            return f"ValueError: eval {evaluated} % num_generations {self.eval_generations}"
-        return ""
+            error = f"ValueError: {made} % num_generations {self.num_generations} = {made % self.num_generations}"
+            of = f"{self.name(MICRO)} x GPUs x steps_per_generation"
+            of = "generation_batch_size" if self.generation_batch else of
+            cause = f"generates {of} completions at once, which must be whole groups of {self.num_generations}"
+            return error, cause
+        evaluated, size = self.eval_micro * gpus, self.eval_generations
+        if self.evaluates and evaluated % size:
+            of = self.name("per_device_eval_batch_size")
+            cause = f"evaluates {of} x GPUs completions at once, which must be whole groups of {size}"
+            return f"ValueError: eval {evaluated} % num_generations {size}", cause
+        return "", ""
 
     def units(self) -> list[AmbiguousUnit]:
         """The numbers whose units are easily mistaken."""
@@ -311,14 +318,17 @@ class TrainerFacts:
     def _grpo(self, options: CheckOptions) -> Trap | None:
         if not self.num_generations:
             return None
-        bad = [count for count in options.counts if self._groups(count)]
-        if not bad:
+        causes: dict[str, list[str]] = {}
+        for count in options.counts:
+            if cause := self._groups(self.processes(count))[1]:
+                causes.setdefault(cause, []).append(str(count))
+        if not causes:
             return None
-        text = (
-            f"TRL generates {self.name(MICRO)} x GPUs x steps_per_generation completions at once, which must "
-            f"be whole groups of {self.num_generations}. It refuses {', '.join(map(str, bad))} GPUs. In "
-            "planner, make each sample a whole group, which is not cut."
+        who = "TRL" if self.is_trl else "The trainer"
+        text = " ".join(
+            f"{who} {cause}. It refuses {', '.join(bad)} GPU{'s' * (bad != ['1'])}." for cause, bad in causes.items()
         )
+        text += " In planner, make each sample a whole group, which is not cut."
         return Trap(name="group cuts", text=text)
 
     def _varies(self) -> Trap | None:
