@@ -23,6 +23,8 @@ _LEAST_MICRO = {"kto": 2}
 """the smallest micro-batch that TRL takes, if it is above 1"""
 _NEVER_DIVIDED = ((4, 49), (4, 52))
 """first and last version of transformers that, with some versions of TRL, do not divide the loss by A"""
+_PARTIAL_STEPS = (4, 55)
+"""the first version of transformers that divides the loss of an epoch's last, partial step by its own A"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +119,8 @@ class TrainerFacts:
     """counts of processes with which the recipe's system does not start"""
     varies: str = ""
     """why the loss depends on the split of a batch, if it does so otherwise than in TRL"""
+    least_transformers: tuple[int, ...] = ()
+    """the oldest version of transformers that the recipe's system takes, empty if planner knows none"""
     handbook_keys: tuple[str, ...] = ()
     """the recipe's keys that only the alignment-handbook's scripts up to v0.3 take"""
 
@@ -265,7 +269,7 @@ class TrainerFacts:
             self._versions(options),
             self._handbook(),
             not_read(self.unread),
-            resumes(options.transformers) if self.resumes else None,
+            resumes(self._oldest(options)) if self.resumes else None,
             by_length() if self.groups_by_length else None,
             padding_free() if self.cuts_padding_free else None,
             *self.own_traps,
@@ -393,12 +397,18 @@ class TrainerFacts:
             return None
         if options.rows and not any(options.rows % self.batch_at(count) for count in options.counts):
             return None
-        modern = None if options.transformers is None else version_of(options.transformers) >= (5, 0)
-        old = f"divides the last, partial step of an epoch by {self.accumulation}, too, so its rows weigh less"
-        if modern:
+        if self._oldest(options) >= _PARTIAL_STEPS:
             return None
-        who = f"transformers {options.transformers}" if modern is False else "transformers 4.53 (5.x does not)"
-        return Trap(name="last step of an epoch", text=f"{who} {old}. planner has no partial steps.")
+        who = f"transformers {options.transformers or 'up to 4.54'}"
+        text = (
+            f"{who} divides the last, partial step of an epoch by {self.accumulation}, too, so its rows weigh less. "
+            "planner has no partial steps."
+        )
+        return Trap(name="last step of an epoch", text=text)
+
+    def _oldest(self, options: CheckOptions) -> tuple[int, ...]:
+        """The version of transformers that the user names, else the oldest one that the recipe's system takes."""
+        return version_of(options.transformers) if options.transformers else self.least_transformers
 
     def _no_sync(self, options: CheckOptions) -> Trap | None:
         if self.accumulation == 1 or self.launch_kind not in {"", "FSDP"}:
