@@ -425,6 +425,43 @@ def test_a_command_of_trl_names_no_script_and_no_file_of_another_system(
 
 
 @pytest.mark.parametrize(
+    ("command", "target"),
+    [
+        (_SWIFT.format("sft"), "swift"),
+        ("FORCE_TORCHRUN=1 NPROC_PER_NODE=8 llamafactory-cli train", "llamafactory"),
+        ("axolotl train axolotl.yaml --num-processes 8", "axolotl"),
+        ("accelerate launch --num_processes 8 sft.py --model_name_or_path m --dataset_name d --output_dir o", "trl"),
+    ],
+)
+def test_a_note_tells_of_a_variable_without_a_value(tmp_path, monkeypatch, command, target):
+    monkeypatch.chdir(tmp_path)
+    tree = {
+        "base_model": "m",
+        "micro_batch_size": 2,
+        "learning_rate": 1e-5,
+        "datasets": [{"path": "a", "type": "chat_template"}],
+    }
+    Path("axolotl.yaml").write_text(json.dumps({**tree, "gradient_accumulation_steps": 2}))
+    if target == "llamafactory":
+        tree = {
+            "model_name_or_path": "m",
+            "stage": "sft",
+            "do_train": True,
+            "dataset": "identity",
+            "template": "llama3",
+        }
+        Path("factory.yaml").write_text(json.dumps({**tree, "output_dir": "o"}))
+        command, option = f"{command} factory.yaml", "learning_rate=$lr"
+    else:
+        option = "--learning-rate $lr" if target == "axolotl" else "--learning_rate $lr"
+    for variables, is_open in [({}, True), ({"lr": "1e-5"}, False)]:
+        options = RecipeOptions(env=variables, is_for_job=False)
+        made = rewrite(read_recipe(f"{command} {option}", (), options), target, 4)
+        assert any("$lr: found no value." in note and "--env lr=VALUE" in note for note in made.notes) is is_open
+        assert ("$lr" in made.command) is is_open
+
+
+@pytest.mark.parametrize(
     ("loss", "script"), [("cdpo", "scripts/dpo.py"), ("csft", "YOUR_SCRIPT"), ("ppo", "YOUR_SCRIPT")]
 )
 def test_no_script_is_made_up(loss, script):

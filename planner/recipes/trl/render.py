@@ -23,6 +23,7 @@ from planner.recipes.rendering import (
 )
 from planner.recipes.scalars import number
 from planner.recipes.system import BatchSplit
+from planner.recipes.trainer import writing
 from planner.recipes.trainer.accelerate import launch_notes, local_file, read_launch
 from planner.recipes.trainer.batching import TrainerFacts
 from planner.recipes.trainer.launcher import ONE_PROCESS, SHIPPED_BY_TRL
@@ -196,7 +197,11 @@ def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
     return Rewrite(
         command=" ".join(command),
         file=split.file,
-        notes=(*_launch_notes(recipe, split.gpus, split.micro, split.accumulation), *_file_notes(split)),
+        notes=(
+            *_launch_notes(recipe, split.gpus, split.micro, split.accumulation),
+            *_file_notes(split),
+            *writing.unset(split),
+        ),
         unsaid=() if launch_file else (ToDo(text=_launcher_unsaid(recipe)),),
     )
 
