@@ -461,6 +461,12 @@ def test_a_note_tells_of_a_variable_without_a_value(tmp_path, monkeypatch, comma
         assert ("$lr" in made.command) is is_open
 
 
+@pytest.mark.parametrize(("started", "script"), [("mine/t.py", "mine/t.py"), ("-m mine.train", "YOUR_SCRIPT")])
+def test_no_file_is_made_up_for_a_module_of_ones_own(started, script):
+    command = f"accelerate launch --num_processes 8 {started} --per_device_train_batch_size 2"
+    assert f" {script} " in rewrite(read_recipe(command, (), RecipeOptions(system="trainer")), "trl", 4).command
+
+
 @pytest.mark.parametrize(
     ("loss", "script"), [("cdpo", "scripts/dpo.py"), ("csft", "YOUR_SCRIPT"), ("ppo", "YOUR_SCRIPT")]
 )

@@ -258,7 +258,7 @@ def _script(recipe: Recipe, *, is_trls: bool) -> str:
         return shlex.quote(recipe.script_path)
     method = {"ipo": "dpo", "cdpo": "dpo", "simpo": "cpo"}.get(recipe.method, recipe.method)
     # A script or command of another system does not read TRL's options.
-    named = recipe.script if recipe.system in {"trl", "trainer"} else ""
+    named = recipe.script if recipe.system == "trl" else ""
     stem = PurePath(named).name or method
     stem = stem if stem.endswith(".py") else f"{stem}.py"
     is_there = named or stem in _FOLDERS or method in METHODS
