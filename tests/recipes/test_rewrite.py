@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from pathlib import Path
 
 import pytest
 from recipes import rows
@@ -376,6 +377,94 @@ def test_a_refusal_names_no_nearest_batch_where_that_is_the_batch():
     with pytest.raises(NoExactSplit, match="no equal split fits") as caught:
         rewrite(read_recipe(f"{command} {more} --eval_steps 10", ()), "trl", 4)
     assert "nearest batch" not in str(caught.value)
+
+
+_SWIFT = "NPROC_PER_NODE=8 swift {} --model m --dataset d --gradient_accumulation_steps 8 --max_length 9"
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "script"),
+    [
+        (_SWIFT.format("sft"), {}, "scripts/sft.py"),
+        ("torchrun --nproc_per_node 8 swift/cli/sft.py --config swift.yaml", {}, "scripts/sft.py"),
+        ("NPROC_PER_NODE=8 swift sft --config swift.yaml", {}, "scripts/sft.py"),
+        (f"{_SWIFT.format('rlhf')} --rlhf_type kto --per_device_train_batch_size 2", {}, "trl/scripts/kto.py"),
+        ("llamafactory-cli train factory.yaml", {"gpus": 8}, "scripts/dpo.py"),
+        ("torchrun --nproc_per_node 8 src/train.py factory.yaml", {}, "scripts/dpo.py"),
+        ("factory.yaml", {"gpus": 8}, "scripts/dpo.py"),
+        ("axolotl.yaml", {"gpus": 8}, "scripts/sft.py"),
+        ("axolotl train axolotl.yaml", {"gpus": 8}, "scripts/sft.py"),
+        ("tune run --nproc_per_node 8 lora_dpo_distributed --config tune.yaml", {}, "trl/scripts/dpo.py"),
+    ],
+)
+def test_a_command_of_trl_names_no_script_and_no_file_of_another_system(
+    tmp_path, monkeypatch, command, options, script
+):
+    monkeypatch.chdir(tmp_path)
+    model = {"model_name_or_path": "m", "per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+    files = {
+        "factory.yaml": {
+            **model, "stage": "dpo", "do_train": True, "dataset": "dpo_en_demo", "template": "llama3",
+            "output_dir": "o",
+        },
+        "swift.yaml": {"model": "m", "dataset": "d", "max_length": 9},
+        "axolotl.yaml": {
+            "base_model": "m", "micro_batch_size": 2, "gradient_accumulation_steps": 1, "learning_rate": 1e-5,
+            "datasets": [{"path": "a/b", "type": "chat_template"}],
+        },
+    }  # fmt: skip
+    for name, tree in files.items():
+        Path(name).write_text(json.dumps(tree))
+    tune = Path(__file__).parent / "torchtune/configs/llama3_1/8B_lora_dpo.yaml"
+    Path("tune.yaml").write_text(tune.read_text())
+    made = rewrite(read_recipe(command, (), RecipeOptions(**options)), "trl", 4)
+    words = shlex.split(made.command)
+    files = [words[at + 1] for at, word in enumerate(words) if word == "--config"]
+    assert next(word for word in words if word.endswith(".py")) == script
+    assert set(files) <= {"data.yaml"}, made.command
+
+
+@pytest.mark.parametrize(
+    ("command", "target"),
+    [
+        (_SWIFT.format("sft"), "swift"),
+        ("FORCE_TORCHRUN=1 NPROC_PER_NODE=8 llamafactory-cli train", "llamafactory"),
+        ("axolotl train axolotl.yaml --num-processes 8", "axolotl"),
+        ("accelerate launch --num_processes 8 sft.py --model_name_or_path m --dataset_name d --output_dir o", "trl"),
+    ],
+)
+def test_a_note_tells_of_a_variable_without_a_value(tmp_path, monkeypatch, command, target):
+    monkeypatch.chdir(tmp_path)
+    tree = {
+        "base_model": "m",
+        "micro_batch_size": 2,
+        "learning_rate": 1e-5,
+        "datasets": [{"path": "a", "type": "chat_template"}],
+    }
+    Path("axolotl.yaml").write_text(json.dumps({**tree, "gradient_accumulation_steps": 2}))
+    if target == "llamafactory":
+        tree = {
+            "model_name_or_path": "m",
+            "stage": "sft",
+            "do_train": True,
+            "dataset": "identity",
+            "template": "llama3",
+        }
+        Path("factory.yaml").write_text(json.dumps({**tree, "output_dir": "o"}))
+        command, option = f"{command} factory.yaml", "learning_rate=$lr"
+    else:
+        option = "--learning-rate $lr" if target == "axolotl" else "--learning_rate $lr"
+    for variables, is_open in [({}, True), ({"lr": "1e-5"}, False)]:
+        options = RecipeOptions(env=variables, is_for_job=False)
+        made = rewrite(read_recipe(f"{command} {option}", (), options), target, 4)
+        assert any("$lr: found no value." in note and "--env lr=VALUE" in note for note in made.notes) is is_open
+        assert ("$lr" in made.command) is is_open
+
+
+@pytest.mark.parametrize(("started", "script"), [("mine/t.py", "mine/t.py"), ("-m mine.train", "YOUR_SCRIPT")])
+def test_no_file_is_made_up_for_a_module_of_ones_own(started, script):
+    command = f"accelerate launch --num_processes 8 {started} --per_device_train_batch_size 2"
+    assert f" {script} " in rewrite(read_recipe(command, (), RecipeOptions(system="trainer")), "trl", 4).command
 
 
 @pytest.mark.parametrize(

@@ -49,11 +49,54 @@ def test_a_size_that_is_missing_has_the_trainers_default():
         ("accelerate launch --num_processes 2 mine.py {}", 2),
         ("deepspeed --num_gpus 4 mine.py --deepspeed ds.json {}", 4),
         ("python -m torch.distributed.run --nproc_per_node 4 mine.py {}", 4),
+        ("torchrun mine.py {}", 1),
+        ("torchrun --nnodes 2 mine.py {}", 2),
+        ("torchrun --nnodes 2:2 --nproc_per_node 4 mine.py {}", 8),
+        ("python -m torch.distributed.launch mine.py {}", 1),
+        ("uv run torchrun --standalone mine.py {}", 1),
+        ("PET_NPROC_PER_NODE=4 torchrun mine.py {}", 4),
+        ("PET_NNODES=2 PET_NPROC_PER_NODE=4 torchrun --nproc_per_node 2 mine.py {}", 4),
     ],
 )
 def test_a_command_says_the_gpu_count(command, gpus):
     recipe = read(command.format(OPTIONS), gpus=None)
     assert (recipe.system, recipe.gpus, recipe.global_batch) == ("trainer", gpus, 8 * gpus)
+
+
+def test_torchrun_alone_starts_one_process_whatever_is_said():
+    with pytest.raises(RecipeError, match="--gpus 8: torchrun's count without --nproc_per_node is 1"):
+        read(f"torchrun mine.py {OPTIONS}")
+
+
+@pytest.mark.parametrize("each", ["gpu", "auto", "cpu"])
+def test_a_process_for_each_device_is_the_count_that_you_say(each):
+    command = f"torchrun --nproc_per_node={each} mine.py {OPTIONS}"
+    assert read(command).global_batch == 64
+    with pytest.raises(RecipeError, match=f"found 1 x {each}. Write a count, or --gpus W"):
+        read(command, gpus=None)
+    nodes = command.replace("torchrun", "torchrun --nnodes {}")
+    assert read(nodes.format("2")).global_batch == 64
+    for wrong in ("3", "1:4"):
+        with pytest.raises(RecipeError, match=f"found {wrong} x {each}. Write a count$"):
+            read(nodes.format(wrong))
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        "torchrun --nproc_per_node ²",
+        "torchrun --nnodes ² --nproc_per_node 2",
+        "accelerate launch --num_processes ²",
+        "accelerate launch --num_processes 2 --num_machines ²",
+        "deepspeed --num_gpus ²",
+        "PARALLELISM_CONFIG_DP_SHARD_SIZE=² accelerate launch --num_processes 2",
+        "accelerate launch --num_processes 2 --use_deepspeed --gradient_accumulation_steps ²",
+        "WORLD_SIZE=² python",
+    ],
+)
+def test_a_digit_that_is_no_number_is_refused(launcher):
+    with pytest.raises(RecipeError, match=r"found (. x )?²"):
+        read(f"{launcher} mine.py {OPTIONS}", gpus=None)
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,40 @@ def test_groups_that_halos_cuts(size, cut):
     assert cut in traps(read(script, halos_batch="total"))["group cuts"]
 
 
+@pytest.mark.parametrize(
+    ("options", "cause", "bad"),
+    [
+        ("--steps_per_generation 8", "", ""),
+        ("--steps_per_generation 1", "generates per_device_train_batch_size x GPUs x steps_per", "1, 2, 3, 5, 6, 7"),
+        (
+            "--steps_per_generation 8 --val_dataset b.jsonl",
+            "evaluates per_device_eval_batch_size",
+            "1, 2, 3, 4, 5, 6, 7",
+        ),
+    ],
+)
+def test_groups_that_ms_swift_refuses(options, cause, bad):
+    """2 x W x 8 is always whole groups of 8, and the evaluation has W completions."""
+    command = "NPROC_PER_NODE=8 swift rlhf --rlhf_type grpo --model m --dataset d --per_device_train_batch_size 2"
+    recipe = read(f"{command} --gradient_accumulation_steps 8 --num_generations 8 {options}")
+    found = traps(recipe, counts=range(1, 9)).get("group cuts", "")
+    assert cause in found
+    assert found.count("It refuses") == bool(cause)
+    assert f"It refuses {bad} GPUs" in found or not bad
+    assert "TRL" not in found
+
+
+def test_each_cause_of_refused_groups_has_its_own_counts():
+    """16 completions are generated at once in steps of W. An evaluation has 4 x W in groups of 8."""
+    options = "--per_device_train_batch_size 1 --num_generations 8 --generation_batch_size 16 --eval_strategy steps"
+    recipe = read(TRL.format("grpo"), *options.split(), "--eval_steps", "9", "--per_device_eval_batch_size", "4")
+    found = traps(recipe, counts=range(1, 5))["group cuts"]
+    assert "TRL splits generation_batch_size 16 into per_device_train_batch_size x GPUs, which must divide it" in found
+    assert "It refuses 3 GPUs. " in found
+    assert "TRL evaluates per_device_eval_batch_size x GPUs completions" in found
+    assert "It refuses 1 GPU. " in found
+
+
 def test_groups_that_trl_refuses():
     """m * W * A must hold whole groups: with one row per GPU, only multiples of 8 do."""
     recipe = read(TRL.format("grpo"), "--per_device_train_batch_size=1", "--num_generations", "8")
@@ -152,11 +186,13 @@ def test_split_batches_counts_over_all_gpus():
         (None, "4.49 to 4.52", True),
         ("4.51.3", "4.51.3", True),
         ("4.53.3", None, True),
+        ("4.54.1", None, True),
+        ("4.55.0", None, False),
         ("5.23.0", None, False),
     ],
 )
 def test_what_depends_on_the_version(version, divided, last):
-    """Some versions do not divide by A, and transformers 4 gives a partial step too little weight."""
+    """Some versions do not divide by A, and those up to 4.54 give a partial step too little weight."""
     found = traps(read(TRL.format("dpo"), "--gradient_accumulation_steps=4"), transformers=version)
     assert (
         (divided in found.get("accumulation not divided", "")) if divided else "accumulation not divided" not in found

@@ -19,6 +19,9 @@ TUNE = "tune run --nproc_per_node 8 lora_finetune_distributed --config tune.yaml
 TWO = "--gradient_accumulation_steps 2"
 KTO, SFT, GRPO = (TRL.replace("dpo.py", f"{method}.py") for method in ("kto", "sft", "grpo"))
 AXOLOTL = "accelerate launch --num_processes 8 -m axolotl.cli.train axolotl.yaml"
+AXOLOTL_DPO = f"{AXOLOTL} --rl=dpo --gradient_accumulation_steps"
+FACTORY = "FORCE_TORCHRUN=1 NPROC_PER_NODE=8 llamafactory-cli train factory.yaml"
+SWIFT_DPO = "NPROC_PER_NODE=8 swift rlhf --rlhf_type dpo --model m --dataset d --per_device_train_batch_size 2"
 SWIFT = "NPROC_PER_NODE=8 swift sft --model m --dataset d --per_device_train_batch_size 2"
 HALOS_TWO = "++model.batch_size=64 ++model.gradient_accumulation_steps=2"
 
@@ -100,6 +103,11 @@ CASES = {
         (f"{TRL} {TWO}", {"rows": 16 * 840}, False),
         (f"{TRL} {TWO}", {"transformers": "5.1"}, False),
         (TRL, {}, False),
+        (f"{SWIFT_DPO} {TWO}", {}, True),
+        (f"{SWIFT_DPO} {TWO}", {"transformers": "4.57"}, False),
+        (f"{AXOLOTL_DPO}=2", {}, False),
+        (f"{FACTORY} gradient_accumulation_steps=2", {}, False),
+        (f"{FACTORY} gradient_accumulation_steps=2", {"transformers": "4.54"}, True),
     ],
     "does not load": [(f"{TRL} --max_prompt_length 9", {}, True), (TRL, {}, False)],
     "older handbook": [("older.yaml", {"method": "sft"}, True), ("trl.yaml", {}, False)],
@@ -110,6 +118,8 @@ CASES = {
     "resume": [
         (f"{TRL} --resume_from_checkpoint out/checkpoint-3", {}, True),
         (f"{TRL} --resume_from_checkpoint out/checkpoint-3", {"transformers": "5.1"}, False),
+        (f"{FACTORY} resume_from_checkpoint=out/checkpoint-3", {}, True),
+        (f"{AXOLOTL} --resume_from_checkpoint=out/checkpoint-3", {}, False),
         (TRL, {}, False),
     ],
     "packing": [(f"{SFT} --packing true", {}, True), (SFT, {}, False)],
@@ -216,6 +226,9 @@ FILES = {
     "axolotl.yaml": (
         "base_model: m\nmicro_batch_size: 2\nlearning_rate: 1.0e-5\nevals_per_epoch: 1\n"
         "datasets: [{path: a/b, type: chat_template}]\n"
+    ),
+    "factory.yaml": (
+        "model_name_or_path: m\nstage: dpo\ndo_train: true\ndataset: dpo_en_demo\ntemplate: llama3\noutput_dir: o\n"
     ),
     "trl.yaml": f"{RECIPE}gradient_accumulation_steps: 1\n",
     "twice.yaml": f"{RECIPE}bf16: true\nbf16: false\n",

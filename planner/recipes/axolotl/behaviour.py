@@ -453,5 +453,6 @@ DIALECT = Dialect(
     note_loss=note_settings,
     set_padding=_set_padding,
     facts=_facts,
+    least_transformers=(5, 16),
     reasons=_reasons,
 )

@@ -290,4 +290,5 @@ DIALECT = Dialect(
     note_loss=note_settings,
     set_padding=_set_padding,
     facts=_facts,
+    least_transformers=(4, 55),
 )

@@ -23,6 +23,8 @@ _LEAST_MICRO = {"kto": 2}
 """the smallest micro-batch that TRL takes, if it is above 1"""
 _NEVER_DIVIDED = ((4, 49), (4, 52))
 """first and last version of transformers that, with some versions of TRL, do not divide the loss by A"""
+_PARTIAL_STEPS = (4, 55)
+"""the first version of transformers that divides the loss of an epoch's last, partial step by its own A"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +119,8 @@ class TrainerFacts:
     """counts of processes with which the recipe's system does not start"""
     varies: str = ""
     """why the loss depends on the split of a batch, if it does so otherwise than in TRL"""
+    least_transformers: tuple[int, ...] = ()
+    """the oldest version of transformers that the recipe's system takes, empty if planner knows none"""
     handbook_keys: tuple[str, ...] = ()
     """the recipe's keys that only the alignment-handbook's scripts up to v0.3 take"""
 
@@ -190,21 +194,28 @@ class TrainerFacts:
             return f"ValueError: parallelism_config is for {self.mesh} processes"
         if self.deepspeed and (other := self.deepspeed.other(processes, self.micro, self.steps(gpus))):
             return _contradiction(*other)
-        return self._groups(processes) if self.num_generations else ""
+        return self._groups(processes)[0] if self.num_generations else ""
 
-    def _groups(self, gpus: int) -> str:
-        """The error if GRPO would not generate whole groups at once, empty if it does."""
+    def _groups(self, gpus: int) -> tuple[str, str]:
+        """The error if GRPO would not generate or evaluate whole groups at once, and its cause. Empty if it does."""
         assert self.num_generations
-        step = self.micro * gpus
-        if self.generation_batch and self.generation_batch % step:
-            return f"ValueError: generation_batch_size {self.generation_batch} % {step}"
-        made = self.generation_batch or step * self.steps_per_generation
+        step, made = self.micro * gpus, self.generation_batch
+        if made and made % step:
+            cause = f"splits generation_batch_size {made} into {self.name(MICRO)} x GPUs, which must divide it"
+            return f"ValueError: generation_batch_size {made} % {step}", cause
+        made = made or step * self.steps_per_generation
         if made % self.num_generations:
-            return f"ValueError: {made} % num_generations {self.num_generations} = {made % self.num_generations}"
-        evaluated = self.eval_micro * gpus
-        if self.evaluates and evaluated % self.eval_generations:
-            return f"ValueError: eval {evaluated} % num_generations {self.eval_generations}"
-        return ""
+            error = f"ValueError: {made} % num_generations {self.num_generations} = {made % self.num_generations}"
+            of = f"{self.name(MICRO)} x GPUs x steps_per_generation"
+            of = "generation_batch_size" if self.generation_batch else of
+            cause = f"generates {of} completions at once, which must be whole groups of {self.num_generations}"
+            return error, cause
+        evaluated, size = self.eval_micro * gpus, self.eval_generations
+        if self.evaluates and evaluated % size:
+            of = self.name("per_device_eval_batch_size")
+            cause = f"evaluates {of} x GPUs completions at once, which must be whole groups of {size}"
+            return f"ValueError: eval {evaluated} % num_generations {size}", cause
+        return "", ""
 
     def units(self) -> list[AmbiguousUnit]:
         """The numbers whose units are easily mistaken."""
@@ -258,7 +269,7 @@ class TrainerFacts:
             self._versions(options),
             self._handbook(),
             not_read(self.unread),
-            resumes(options.transformers) if self.resumes else None,
+            resumes(self._oldest(options)) if self.resumes else None,
             by_length() if self.groups_by_length else None,
             padding_free() if self.cuts_padding_free else None,
             *self.own_traps,
@@ -311,14 +322,17 @@ class TrainerFacts:
     def _grpo(self, options: CheckOptions) -> Trap | None:
         if not self.num_generations:
             return None
-        bad = [count for count in options.counts if self._groups(count)]
-        if not bad:
+        causes: dict[str, list[str]] = {}
+        for count in options.counts:
+            if cause := self._groups(self.processes(count))[1]:
+                causes.setdefault(cause, []).append(str(count))
+        if not causes:
             return None
-        text = (
-            f"TRL generates {self.name(MICRO)} x GPUs x steps_per_generation completions at once, which must "
-            f"be whole groups of {self.num_generations}. It refuses {', '.join(map(str, bad))} GPUs. In "
-            "planner, make each sample a whole group, which is not cut."
+        who = "TRL" if self.is_trl else "The trainer"
+        text = " ".join(
+            f"{who} {cause}. It refuses {', '.join(bad)} GPU{'s' * (bad != ['1'])}." for cause, bad in causes.items()
         )
+        text += " In planner, make each sample a whole group, which is not cut."
         return Trap(name="group cuts", text=text)
 
     def _varies(self) -> Trap | None:
@@ -383,12 +397,18 @@ class TrainerFacts:
             return None
         if options.rows and not any(options.rows % self.batch_at(count) for count in options.counts):
             return None
-        modern = None if options.transformers is None else version_of(options.transformers) >= (5, 0)
-        old = f"divides the last, partial step of an epoch by {self.accumulation}, too, so its rows weigh less"
-        if modern:
+        if self._oldest(options) >= _PARTIAL_STEPS:
             return None
-        who = f"transformers {options.transformers}" if modern is False else "transformers 4.53 (5.x does not)"
-        return Trap(name="last step of an epoch", text=f"{who} {old}. planner has no partial steps.")
+        who = f"transformers {options.transformers or 'up to 4.54'}"
+        text = (
+            f"{who} divides the last, partial step of an epoch by {self.accumulation}, too, so its rows weigh less. "
+            "planner has no partial steps."
+        )
+        return Trap(name="last step of an epoch", text=text)
+
+    def _oldest(self, options: CheckOptions) -> tuple[int, ...]:
+        """The version of transformers that the user names, else the oldest one that the recipe's system takes."""
+        return version_of(options.transformers) if options.transformers else self.least_transformers
 
     def _no_sync(self, options: CheckOptions) -> Trap | None:
         if self.accumulation == 1 or self.launch_kind not in {"", "FSDP"}:

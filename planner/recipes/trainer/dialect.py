@@ -73,5 +73,7 @@ class Dialect:
     """sets `batch.max_tokens`, or notes that the system pads. It is not called for the user's own loop"""
     facts: Callable[[KeyReader, TrainerFacts], TrainerFacts] = same
     """the facts with those of the system's own keys"""
+    least_transformers: tuple[int, ...] = ()
+    """the oldest version of transformers that it takes. Traps of older ones are not listed"""
     reasons: Callable[..., Mapping[str, str]] = no_reasons
     """why keys are dropped, beyond what the rows say. `is_own` says whether the user's own loop computes the loss"""

@@ -19,6 +19,7 @@ from planner.recipes.trl.keys import METHODS
 
 _MAX_DIGITS = 12
 _WORLD = "WORLD_SIZE"
+_EACH = "PET_NPROC_PER_NODE"
 _STEPS = "gradient_accumulation_steps"
 _PYTHON = re.compile(r"(?:^|/)python[\d.]*$")
 _LAUNCHERS = re.compile(
@@ -27,6 +28,9 @@ _LAUNCHERS = re.compile(
 )
 _PLAIN_LAUNCHERS = re.compile(r"(?:^|/)(?:torchrun|deepspeed|mpirun|mpiexec)$|torch\.distributed\.")
 _OF_ACCELERATE = re.compile(r"(?:^|[/.])(?:accelerate|accelerate-launch|trl)$|accelerate\.commands\.")
+_TORCHRUN = re.compile(r"(?:^|/)torchrun$|^torch\.distributed\.(?:run|launch)$")
+# Values of torchrun's --nproc_per_node with which it starts a process for each device of the machine.
+_OF_MACHINE = ("gpu", "auto", "cpu", "xpu")
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
 # Files in trl/accelerate_configs of TRL 0.19 to 1.16. Each says 8 processes and bf16.
 SHIPPED_BY_TRL = ("fsdp1", "fsdp2", "multi_gpu", "zero1", "zero2", "zero3")
@@ -45,12 +49,17 @@ def launch_of(command: Command, options: RecipeOptions, keys: KeyReader, source:
     _refuse(keys, ACCELERATE_LAUNCH, launcher)
     environment = {**command.environment, **options.env}
     _refuse(keys, VARIABLES, environment)
-    said, whose = _count(launcher, command)
+    said, whose = _count(launcher, command, environment)
     launch = _of_options(_of_file(command, launcher, options, source), launcher, environment, keys, source)
+    nodes, _, each = said.partition(" x ")
+    of_machine = each in _OF_MACHINE and nodes.isdecimal()
+    if of_machine and options.gpus and not options.gpus % max(int(nodes[:_MAX_DIGITS]), 1):
+        return launch
     if not said or (has_shell(said) and options.gpus):
         return launch
-    if not said.isdigit() or not 1 <= int(said[:7]) <= 65_536:
-        keys.missing(whose, said, f"{whose}: found {cut(said)}. Write a count")
+    if not said.isdecimal() or not 1 <= int(said[:7]) <= 65_536:
+        fix = f"Write a count, or {options.gpus_option} W" if of_machine and not options.gpus else "Write a count"
+        keys.missing(whose, said, f"{whose}: found {cut(said)}. {fix}")
         return replace(launch or LaunchSettings(num_processes=None), num_processes=options.gpus or 1, source=whose)
     if launch and launch.kind == "NO" and int(said) > 1:
         keys.wrong(
@@ -101,21 +110,32 @@ def _fix(row: KeyRule, said: str) -> str:
         return "" if said in row.choices else f"Write {', '.join(row.choices)}"
     if row.value == "whole":
         wanted = "above 0" if row.least else "of at least 0"
-        return "" if said.isdigit() and int(said[:_MAX_DIGITS]) >= row.least else f"Write a whole number {wanted}"
+        return "" if said.isdecimal() and int(said[:_MAX_DIGITS]) >= row.least else f"Write a whole number {wanted}"
     if row.value == "number":
         return "" if isinstance(scalar(said), int | float) else "Write a number"
     return ""
 
 
-def _count(launcher: Mapping[str, str], command: Command) -> tuple[str, str]:
+def _count(launcher: Mapping[str, str], command: Command, environment: Mapping[str, str]) -> tuple[str, str]:
     """The number of processes on all machines as text, empty if unknown, and the options that say it."""
     if said := launcher.get("num_processes"):
         return said, "--num_processes"
     if each := launcher.get("nproc_per_node"):
-        return _processes(each, launcher.get("nnodes", "1")), "--nnodes x --nproc_per_node"
+        return _processes(each, _nodes(launcher, environment)), "--nnodes x --nproc_per_node"
     if each := launcher.get("num_gpus"):
         return _processes(each, launcher.get("num_nodes", "1")), "--num_nodes x --num_gpus"
+    if any(_TORCHRUN.search(word) for word in command.launched):
+        each = environment.get(_EACH, "1")
+        whose = _EACH if _EACH in environment else "torchrun's count without --nproc_per_node"
+        return _processes(each, _nodes(launcher, environment)), whose
     return (command.environment.get(_WORLD, ""), _WORLD) if is_alone(command) else ("", "")
+
+
+def _nodes(launcher: Mapping[str, str], environment: Mapping[str, str]) -> str:
+    """The number of torchrun's machines as text. A range of one number, such as `2:2`, is that number."""
+    said = launcher.get("nnodes", environment.get("PET_NNODES", "1"))
+    least, _, most = said.partition(":")
+    return least if least == most else said
 
 
 def _of_file(
@@ -186,7 +206,7 @@ def _with_deepspeed(
     file = launcher.get("deepspeed_config_file") or environment.get("ACCELERATE_DEEPSPEED_CONFIG_FILE", "")
     said = launcher.get(_STEPS) or ("" if is_in_file else environment.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", ""))
     sizes = launch.deepspeed or DeepSpeedSizes()
-    if said.isdigit() and len(said) <= _MAX_DIGITS:
+    if said.isdecimal() and len(said) <= _MAX_DIGITS:
         sizes = replace(sizes, accumulation=int(said), source="the launcher")
     elif said == "auto":
         sizes = replace(sizes, accumulation=None)
@@ -215,7 +235,7 @@ def _mesh(launcher: Mapping[str, str], environment: Mapping[str, str], keys: Key
     sizes = []
     for name in ("dp_replicate_size", "dp_shard_size"):
         said = launcher.get(f"parallelism_config_{name}") or environment.get(f"PARALLELISM_CONFIG_{name.upper()}", "1")
-        if not said.isdigit() or len(said) > _MAX_DIGITS:
+        if not said.isdecimal() or len(said) > _MAX_DIGITS:
             keys.missing(name, said, f"parallelism_config_{name}: found {cut(said)}. Write a count")
             said = "1"
         sizes.append(int(said))
@@ -246,5 +266,5 @@ def _shipped(file: str, script: str) -> LaunchSettings | None:
 
 def _processes(each: str, nodes: str) -> str:
     """The number of processes on all nodes as text. A value that is no number is kept, so that it is refused."""
-    both = each.isdigit() and nodes.isdigit() and len(each + nodes) <= _MAX_DIGITS
+    both = each.isdecimal() and nodes.isdecimal() and len(each + nodes) <= _MAX_DIGITS
     return str(int(each) * int(nodes)) if both else f"{nodes} x {each}"

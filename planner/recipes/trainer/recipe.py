@@ -38,7 +38,8 @@ def recipe_of(
     """
     sizes = sizes_of(keys, trained.method, launch)
     gpus = _gpus(keys, options, launch, dialect.title)
-    facts = dialect.facts(keys, facts_of(keys, trained, sizes, gpus, launch))
+    facts = replace(facts_of(keys, trained, sizes, gpus, launch), least_transformers=dialect.least_transformers)
+    facts = dialect.facts(keys, facts)
     _refuse_contradictions(keys, facts, launch)
     draft = Draft()
     draft.derived.append(Note(key="method", text=f"method {trained.method}: {trained.told_by}"))

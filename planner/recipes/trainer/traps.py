@@ -35,9 +35,9 @@ def not_read(files: tuple[str, ...]) -> Trap | None:
     return Trap(name="file not read", text=text)
 
 
-def resumes(transformers: str | None) -> Trap | None:
-    """A trap on a recipe that resumes from a checkpoint. None if the version is known to keep the recipe's sizes."""
-    if transformers and version_of(transformers) >= (5, 0):
+def resumes(transformers: tuple[int, ...]) -> Trap | None:
+    """A trap on a recipe that resumes from a checkpoint. None if the oldest version keeps the recipe's sizes."""
+    if transformers >= (5, 0):
         return None
     text = (
         "transformers 4 resumes with the per_device_train_batch_size that the checkpoint was trained with, not with "

@@ -5,7 +5,7 @@ import shlex
 from planner.base.disk import is_file
 from planner.errors import NoExactSplit
 from planner.recipes.recipe import Recipe
-from planner.recipes.scalars import for_shell, has_shell
+from planner.recipes.scalars import for_shell, has_shell, shell_names
 from planner.recipes.system import BatchSplit
 from planner.recipes.trainer.accelerate import launch_notes, local_file, read_launch
 from planner.recipes.trainer.batching import TrainerFacts
@@ -87,4 +87,13 @@ def notes(split: BatchSplit) -> tuple[str, ...]:
     ]
     if path := local_file(recipe):
         made += launch_notes(path, split.gpus)
-    return tuple(made)
+    return (*made, *unset(split))
+
+
+def unset(split: BatchSplit) -> tuple[str, ...]:
+    """A note on the shell variables without a value in the recipe's own options, which the command keeps."""
+    names = shell_names(" ".join(split.recipe.arguments)) if split.is_own else []
+    if not names:
+        return ()
+    shown, options = ", ".join(f"${name}" for name in names), " ".join(f"--env {name}=VALUE" for name in names)
+    return (f"{shown}: found no value. Set it before you run the command, or write {options}",)

@@ -23,6 +23,7 @@ from planner.recipes.rendering import (
 )
 from planner.recipes.scalars import number
 from planner.recipes.system import BatchSplit
+from planner.recipes.trainer import writing
 from planner.recipes.trainer.accelerate import launch_notes, local_file, read_launch
 from planner.recipes.trainer.batching import TrainerFacts
 from planner.recipes.trainer.launcher import ONE_PROCESS, SHIPPED_BY_TRL
@@ -177,8 +178,7 @@ def _schedule(rendering: Rendering) -> None:
 def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
     """TRL's command for a split. Its options win over the YAML and over the launcher's file."""
     recipe = split.recipe
-    is_yaml = recipe.system == "trl" and PurePath(recipe.source).suffix in {".yaml", ".yml"}
-    config = _file_of(split) or recipe.config or (recipe.source if is_yaml else "")
+    config = _file_of(split) or _own_file(recipe)
     # Scripts that take their file first need `--option=value` as one argument (H4ArgumentParser).
     sign, before = ("=", "") if recipe.config_first else (" ", "--config ")
     launch_file = _launch_file(recipe)
@@ -197,9 +197,21 @@ def render(split: BatchSplit, arguments: Sequence[str]) -> Rewrite:
     return Rewrite(
         command=" ".join(command),
         file=split.file,
-        notes=(*_launch_notes(recipe, split.gpus, split.micro, split.accumulation), *_file_notes(split)),
+        notes=(
+            *_launch_notes(recipe, split.gpus, split.micro, split.accumulation),
+            *_file_notes(split),
+            *writing.unset(split),
+        ),
         unsaid=() if launch_file else (ToDo(text=_launcher_unsaid(recipe)),),
     )
+
+
+def _own_file(recipe: Recipe) -> str:
+    """The recipe's file if it is one of TRL, which refuses a file of another system. Empty otherwise."""
+    if recipe.system != "trl":
+        return ""
+    is_yaml = PurePath(recipe.source).suffix in {".yaml", ".yml"}
+    return recipe.config or (recipe.source if is_yaml else "")
 
 
 def _accelerator(recipe: Recipe, sign: str) -> list[str]:
@@ -245,9 +257,11 @@ def _script(recipe: Recipe, *, is_trls: bool) -> str:
     if ("/" in recipe.script_path or recipe.system == "trainer") and recipe.script_path.endswith(".py"):
         return shlex.quote(recipe.script_path)
     method = {"ipo": "dpo", "cdpo": "dpo", "simpo": "cpo"}.get(recipe.method, recipe.method)
-    stem = PurePath(recipe.script).name if recipe.script else method
+    # A script or command of another system does not read TRL's options.
+    named = recipe.script if recipe.system == "trl" else ""
+    stem = PurePath(named).name or method
     stem = stem if stem.endswith(".py") else f"{stem}.py"
-    is_there = recipe.script or stem in _FOLDERS or method in METHODS
+    is_there = named or stem in _FOLDERS or method in METHODS
     return f"{_FOLDERS.get(stem, 'trl/scripts' if is_trls else 'scripts')}/{stem}" if is_there else "YOUR_SCRIPT"
 
 
