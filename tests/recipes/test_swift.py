@@ -666,7 +666,7 @@ def test_a_command_without_processes_starts_one():
     command = f"CUDA_VISIBLE_DEVICES=0,1 swift sft {M} --gradient_accumulation_steps 16"
     traps = {trap.name: trap.text for trap in read_recipe(command, (), ONE).traps(CheckOptions(counts=[1, 2]))}
     assert "starts one process" in traps["one process"]
-    with pytest.raises(RecipeError, match="a command without NPROC_PER_NODE says num_processes 1"):
+    with pytest.raises(RecipeError, match="the process count without NPROC_PER_NODE is 1"):
         read_recipe(command, (), CHECK)
 
 

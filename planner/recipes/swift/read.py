@@ -20,7 +20,7 @@ from planner.recipes.trainer.launcher import is_alone, launch_of
 from planner.recipes.trainer.reading import opened, started
 from planner.recipes.trainer.recipe import recipe_of
 
-_ONE = LaunchSettings(num_processes=1, source="a command without NPROC_PER_NODE")
+_ONE = LaunchSettings(num_processes=1, counted_by="the process count without NPROC_PER_NODE")
 _CONFIG = Trap(
     name="does not load",
     text="ms-swift 4 refuses --config. Write the file right behind the command: swift sft FILE.",
