@@ -273,11 +273,11 @@ def _set_data(draft: Draft, keys: KeyReader, facts: TorchtuneFacts) -> None:
         draft.told |= {
             name for name in keys.entries if name.startswith(("dataset.column_map", "dataset.conversation_"))
         }
-    if isinstance(keys.peek("datasets" if facts.recipe == MULTI else "dataset"), list):
-        for at, (each, source, names) in enumerate(zip(sections, sources, columns, strict=True)):
-            _note_set(draft, each, f"{'datasets' if facts.recipe == MULTI else 'dataset'}[{at}]", source, names, known)
-    for key in keys.entries:
-        if key.startswith(_CHANGING_ROWS) and keys.has(key) and key not in draft.told:
+    name = "datasets" if facts.recipe == MULTI else "dataset"
+    for at, each in enumerate(sections if isinstance(keys.peek(name), list) else []):
+        _note_set(draft, each, f"{name}[{at}]", sources[at], columns[at], known)
+    for key in [key for key in keys.entries if key.startswith(_CHANGING_ROWS)]:
+        if keys.has(key) and key not in draft.told:
             draft.drop(key, "see to do")
             draft.ask(f"{key} {plain(keys.value(key))}: change the rows beforehand", of_model=True)
     if keys.has("tokenizer.max_seq_len") and facts.unit != "packed row":
@@ -303,10 +303,10 @@ def _set_columns(draft: Draft, sources: list[DatasetSource], columns: list[dict[
 
 
 def _note_set(
-    draft: Draft, its: dict[str, Any], where: str, source: DatasetSource, columns: dict[str, str], known: set[str]
+    draft: Draft, its: dict[str, Any], where: str, source: DatasetSource, columns: dict[str, str], known: frozenset[str]
 ) -> None:
     """Notes each key of a data set in a list that the job does not have. `where` is its place: `dataset[0]`."""
-    told = {*known, "subset", *(("weight",) if source.weight is not None else ())}
+    told = known | ({"subset"} if source.weight is None else {"subset", "weight"})
     told |= {"column_map", "conversation_column", "conversation_style"} if columns else set()
     for name, value in its.items():
         if name in told or value is None:
