@@ -217,6 +217,86 @@ def test_rows_to_evaluate_are_held_out():
     assert "eval" not in draft({**SFT, "evals_per_epoch": 4})
 
 
+CHAT_ROW = json.dumps({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})
+EVALUATED = {**SFT, "evals_per_epoch": 2}
+
+
+def evaluated(dataset, **keys):
+    """`eval.data` of a recipe that evaluates a data set."""
+    return draft({**EVALUATED, "test_datasets": [dataset], **keys})["eval"].get("data")
+
+
+def test_rows_to_evaluate_are_the_test_split_of_a_set_and_all_rows_of_a_file():
+    """axolotl takes `test` where the recipe names no split (utils/data/sft.py)."""
+    for rows in ("rows.jsonl", "fold/test.jsonl"):
+        Path(rows).parent.mkdir(exist_ok=True)
+        Path(rows).write_text(CHAT_ROW + "\n")
+    form = {"type": "chat_template"}
+    assert evaluated({"path": "org/set", **form}) == {"path": "org/set", "split": "test"}
+    assert evaluated({"path": "org/set", "split": "held", **form}) == {"path": "org/set", "split": "held"}
+    assert evaluated({"path": "fold", **form}) == {"path": "fold", "split": "test"}
+    assert evaluated({"path": "rows.jsonl", **form}) == {"path": "rows.jsonl"}
+    missing = {**EVALUATED, "test_datasets": [{"path": "elsewhere.jsonl", **form}]}
+    assert "The recipe evaluates elsewhere.jsonl (train), which planner does not find" in told(missing)
+    pairs = {**DPO, "evals_per_epoch": 2, "test_datasets": [{"path": "org/set", "type": "chatml.ultra"}]}
+    assert "eval.data org/set: without split, axolotl evaluates all splits of a data set in rl dpo" in told(pairs)
+    pairs["test_datasets"][0]["split"] = "test"
+    assert "all splits" not in told(pairs)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "says"),
+    [
+        ({"field_messages": "conversations"}, 'chat_template with field_messages "conversations"'),
+        ({"shards": 10, "shards_idx": 3}, "with shards 10 (a whole number), shards_idx 3 (a"),
+        ({"type": "alpaca"}, "type alpaca"),
+        ({"message_field_training_detail": "d"}, 'with message_field_training_detail "d"'),
+        ({"split_thinking": True}, "with split_thinking true"),
+        (
+            {"template_thinking_key": "t", "field_thinking": "f"},
+            'with field_thinking "f" (text), template_thinking_key "t"',
+        ),
+        ({"chat_template_jinja": "x"}, 'with chat_template_jinja "x"'),
+        ({"field_tools": "t", "data_dir": "d"}, "axolotl ignores field_tools, data_dir of a data set"),
+        ({"split_thinking": False, "drop_system_message": False, "trust_remote_code": True}, ""),
+    ],
+)
+def test_each_key_that_decides_the_rows_or_the_loss_is_said_of_both(dataset, says):
+    """Of the data sets to train on, and of those to evaluate."""
+    dataset = {"path": "org/rows", "type": "chat_template", **dataset}
+    for keys, place in (({"datasets": [dataset]}, "data.path"), ({"test_datasets": [dataset]}, "eval.data")):
+        text = told({**EVALUATED, **keys})
+        assert (says in text) if says else f"{place} org/rows" not in text
+        assert not says or f"{place} org/rows: axolotl" in text
+    assert "eval.data" not in told({**SFT, "test_datasets": [dataset]})  # it evaluates nothing
+
+
+def test_swapped_columns_of_pairs_to_evaluate_are_said():
+    rows = {"path": "org/p", "split": "test", "type": "chat_template.default", "field_chosen": "rejected", "shards": 2}
+    text = told({**DPO, "evals_per_epoch": 2, "test_datasets": [rows]})
+    assert (
+        'eval.data org/p: axolotl reads type chat_template.default with field_chosen "rejected" (text). Write' in text
+    )
+    assert "eval.data org/p: axolotl drops shards of a data set in rl dpo" in text
+
+
+def test_files_beside_a_folder_are_paths_of_their_own():
+    """axolotl hands them to the loader of their form, which looks in the working folder (utils/data/shared.py)."""
+    Path("data/fold").mkdir(parents=True)
+    for name in ("a", "b"):
+        Path(f"data/fold/{name}.jsonl").write_text(CHAT_ROW + "\n")
+    dataset = {"path": "data/fold", "type": "chat_template", "data_files": ["data/fold/a.jsonl", "data/fold/b.jsonl"]}
+    paths = [each["path"] for each in draft({**SFT, "datasets": [dataset]})["data"]["mixture"]]
+    assert paths == dataset["data_files"]
+    one = {**dataset, "data_files": "data/fold/a.jsonl"}
+    assert draft({**SFT, "datasets": [one]})["data"]["path"] == "data/fold/a.jsonl"
+    part = read({**SFT, "datasets": [{**one, "split": "train[:10%]"}]}).draft.to_do
+    commands = " ".join(command for each in part for command in each.commands)
+    assert "load_dataset('json', data_files='data/fold/a.jsonl', split='train[:10%]')" in commands
+    hub = read({**SFT, "datasets": [{**one, "path": "org/rows"}]}).draft.to_do
+    assert any("load_dataset('org/rows', data_files=" in command for each in hub for command in each.commands)
+
+
 def test_trackers():
     keys = {"wandb_project": "mine", "wandb_entity": "us", "use_mlflow": True, "mlflow_experiment_name": "e"}
     assert draft({**SFT, **keys})["tracking"] == [
