@@ -479,6 +479,46 @@ def test_a_size_of_another_type_is_refused(value):
         read({**SFT, "micro_batch_size": value}, options=CHECK)
 
 
+def as_yaml(**values):
+    """The recipe SFT with these values as YAML has them."""
+    lines = [f"{name}: {json.dumps(its)}" for name, its in SFT.items() if name not in values]
+    Path("recipe.yaml").write_text("\n".join([*lines, *(f"{name}: {its}" for name, its in values.items())]))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fix"),
+    [
+        ("gradient_accumulation_steps", "1e1", "Write 10"),
+        ("micro_batch_size", "1e0", "Write 1"),
+        ("max_steps", "1e3", "Write 1000"),
+        ("max_steps", "1.0e3", "Write 1000"),
+        ("max_steps", "5e-1", "Write a whole number"),
+        ("sequence_len", "4e3", "Write 4000"),
+        ("lora_alpha", "1e1", "Write 10"),
+    ],
+)
+def test_a_number_that_is_a_text_for_pyyaml_is_no_whole_number(name, value, fix):
+    """`1e1` has no dot, and `1.0e3` no sign. pydantic makes a number of such a text, but no whole one."""
+    as_yaml(**{name: value})
+    with pytest.raises(RecipeError, match=f"{name}: found {value}, which is a text in YAML.*{fix}"):
+        read_recipe("recipe.yaml", (), CHECK)
+    with pytest.raises(RecipeError, match=f"{name}: found {value}"):
+        read_recipe("axolotl train recipe.yaml --num-processes 2", (), UNSAID)
+    assert read_recipe("recipe.yaml", (f"{name}=1",), CHECK).system == "axolotl"
+    as_yaml(**{name: f'"{value}"'})
+    with pytest.raises(RecipeError, match=f"{name}: found"):
+        read_recipe("recipe.yaml", (), CHECK)
+
+
+@pytest.mark.parametrize("value", ["2", "2.0", "2.", "2.0e+0", "02", '"2"', "+2", "0x2"])
+def test_other_ways_to_write_a_whole_number_stay(value):
+    as_yaml(micro_batch_size=value, max_steps=value, learning_rate="1e-5", num_epochs="1e0", weight_decay="1e-2")
+    recipe = read_recipe("recipe.yaml", (), RecipeOptions(gpus=8))
+    assert recipe.global_batch == 64
+    assert recipe.draft.job["train"]["optimizer"] == {"kind": "adamw", "lr": 1e-5, "weight_decay": 0.01}
+    assert recipe.draft.job["train"]["steps"] == 2
+
+
 def test_a_mistyped_key_is_a_trap_and_a_note_with_the_key_that_it_resembles():
     """axolotl takes the default of the key that is meant, so the batch is another one than its author thinks."""
     keys = {name: value for name, value in SFT.items() if name != "micro_batch_size"} | {"micro_batchsize": 2}

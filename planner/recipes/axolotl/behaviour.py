@@ -16,6 +16,7 @@ from planner.recipes.engine import default, note_settings
 from planner.recipes.entries import Entry, KeyReader
 from planner.recipes.recipe import Draft, Trap
 from planner.recipes.row_sources import DatasetSource
+from planner.recipes.rule import KeyRule
 from planner.recipes.scalars import number, scalar
 from planner.recipes.trainer.batching import Limit, TrainerFacts
 from planner.recipes.trainer.dialect import Dialect, NamedSets, Trained
@@ -80,6 +81,11 @@ def axes_of(keys: KeyReader) -> Axes:
     return Axes(processes=product if product > 1 else None, sharing=tp * cp)
 
 
+def is_whole(row: KeyRule) -> bool:
+    """Whether pydantic takes whole numbers alone for a key."""
+    return row.value == "whole" or row.name in {"max_steps", "warmup_steps", "lora_alpha"}
+
+
 def convert(keys: KeyReader) -> None:
     """Gives numbers in quotes, whole numbers such as `4.0` and truths such as 1 the form that pydantic hands on."""
     entries = dict(keys.entries)
@@ -90,7 +96,7 @@ def convert(keys: KeyReader) -> None:
         value = entry.value
         if row.value == "truth":
             value = bool(value) if value in (0, 1) else value
-        if isinstance(value, str) and (row.value != "whole" or re.fullmatch(r"[0-9]+(\.0*)?", value)):
+        if isinstance(value, str) and (not is_whole(row) or re.fullmatch(r"[-+]?[0-9]+(\.0*)?", value)):
             value = scalar(value)
         if row.value == "whole" and isinstance(value, float) and value.is_integer():
             value = int(value)

@@ -1,11 +1,13 @@
 """axolotl as planner reads it: its YAML files, and the commands that train them."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from planner.files.loader import BoundedLoader, YamlMistake, document
 from planner.files.messages import cut
-from planner.recipes.axolotl.behaviour import DIALECT, axes_of, convert, prepare, resembles, trained_by
+from planner.recipes.axolotl.behaviour import DIALECT, axes_of, convert, is_whole, prepare, resembles, trained_by
 from planner.recipes.axolotl.keys import IGNORED, RULES, VERSIONS
 from planner.recipes.axolotl.refusals import refuse
 from planner.recipes.axolotl.system import CLI
@@ -48,14 +50,20 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
         RecipeError: a file, key or value is wrong or missing.
     """
     how = _started(found)
-    tree = mapping_of(text_of(path := beside(found.source, how.config)), path) if how.config else found.tree
-    where = how.config or found.source
+    text, tree, where = found.text, found.tree, how.config or found.source
+    if how.config:
+        text = text_of(path := beside(found.source, how.config))
+        tree = mapping_of(text, path)
     entries: dict[str, Entry] = flat(tree, where)
     others = overrides(_allowed(how.overrides, tree), entries)
     others += overrides(found.user_arguments, entries)
     keys = KeyReader(source=where, entries=_set_apart(entries), fix="{}=VALUE", is_for_job=options.is_for_job,
                      rules=RULES, versions=VERSIONS)  # fmt: skip
-    keys.mistakes += [*how.mistakes, *(f"{each}: axolotl knows no such argument. Remove it" for each in others)]
+    keys.mistakes += [
+        *how.mistakes,
+        *_texts(text, keys.entries, where),
+        *(f"{each}: axolotl knows no such argument. Remove it" for each in others),
+    ]
     rename(keys)
     leave_unresolved(keys, DIALECT)
     expand(keys)
@@ -71,6 +79,21 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     if isinstance(facts := recipe.foreign, TrainerFacts):
         recipe = replace(recipe, foreign=_with_start(facts, how, keys))
     return started(recipe, keys, found, options, how.config, (*how.overrides, *found.user_arguments))
+
+
+def _texts(text: str, entries: Mapping[str, Entry], where: str) -> Iterator[str]:
+    """A text for each number of the file that is none for PyYAML, such as 1e1, where axolotl takes whole numbers."""
+    try:
+        found = document(text, BoundedLoader)
+    except YamlMistake:
+        return
+    for name, its in flat(found, where).items() if isinstance(found, dict) else ():
+        row, entry = RULES.row(name), entries.get(name)
+        if not row or not is_whole(row) or not entry or entry.where != where or not isinstance(its.value, str):
+            continue
+        if isinstance(entry.value, float) and not re.fullmatch(r"[-+]?[0-9]+\.0*", its.value):
+            fix = f"Write {int(entry.value)}" if entry.value.is_integer() else "Write a whole number"
+            yield f"{name}: found {cut(its.value)}, which is a text in YAML, and no whole number for axolotl. {fix}"
 
 
 def _set_apart(entries: Mapping[str, Entry]) -> dict[str, Entry]:
