@@ -413,6 +413,29 @@ def test_a_command_says_the_gpu_count(command, gpus, batch):
     assert (recipe.system, recipe.gpus, recipe.global_batch) == ("axolotl", gpus, batch)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--debug --debug-num-examples 3 --prompter x --no-shard",
+        "--wandb-watch all --no-comet-online --no-ddp --trl.use-vllm --no-eval-sample-packing",
+        "--mixed-precision bf16 --fp8-backend te --multi_gpu",
+    ],
+)
+def test_options_that_axolotl_or_the_launcher_knows_are_taken(options):
+    Path("recipe.yaml").write_text(json.dumps(SFT))
+    recipe = read_recipe(f"axolotl train recipe.yaml {options} --num-processes 4", (), UNSAID)
+    assert (recipe.gpus, recipe.global_batch) == (4, 32)
+    assert ("ddp" in {trap.name for trap in recipe.traps(CheckOptions(counts=[4]))}) == ("--no-ddp" in options)
+
+
+def test_a_launcher_takes_options_that_another_refuses():
+    """torchrun takes the beginning of a name, too. One Python process drops all that axolotl does not know."""
+    Path("recipe.yaml").write_text(json.dumps(SFT))
+    command = "axolotl train recipe.yaml --launcher torchrun --nnode 1 --rdzv-endpoint h:1 -- --nproc_per_node 4"
+    assert read_recipe(command, (), UNSAID).gpus == 4
+    assert read_recipe("axolotl train recipe.yaml --no-accelerate --launcher python", (), UNSAID).gpus == 1
+
+
 @pytest.mark.parametrize(("keys", "batch"), [({"use_ray": True, "ray_num_workers": 2}, None), ({}, 8)])
 def test_a_limit_of_processes_is_of_those_that_start(keys, batch):
     """Two workers of Ray have it at each count. One process of Python has it at none."""
@@ -446,6 +469,15 @@ def test_one_python_process_spreads_the_model_over_all_gpus():
         ),
         ("axolotl train recipe.yaml --sample-packing false", "takes it without a value"),
         ("axolotl train recipe.yaml --sweep s.yaml", "--sweep: planner reads one run"),
+        (
+            "axolotl train recipe.yaml --no-accelerate -- --num_processes 4",
+            "--no-accelerate: axolotl train does not know it, and hands it to accelerate.* Write --launcher python",
+        ),
+        ("axolotl train recipe.yaml --colour red --num-processes 4", "--colour: .*hands it to accelerate.* Remove it"),
+        (
+            "axolotl train recipe.yaml --num-processes 4 --launcher torchrun -- --nproc_per_node 4",
+            "--num-processes: .*hands it to torchrun",
+        ),
     ],
 )
 def test_a_command_that_axolotl_does_not_take(command, message):
