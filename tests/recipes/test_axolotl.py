@@ -238,6 +238,9 @@ def test_rows_to_evaluate_are_the_test_split_of_a_set_and_all_rows_of_a_file():
     assert evaluated({"path": "rows.jsonl", **form}) == {"path": "rows.jsonl"}
     missing = {**EVALUATED, "test_datasets": [{"path": "elsewhere.jsonl", **form}]}
     assert "The recipe evaluates elsewhere.jsonl (train), which planner does not find" in told(missing)
+    files = {"path": "org/set", "data_files": ["x.jsonl"], **form}
+    assert "data_files have train alone" in told({**EVALUATED, "test_datasets": [files]})
+    assert "train alone" not in told({**EVALUATED, "test_datasets": [{**files, "split": "train"}]})
     pairs = {**DPO, "evals_per_epoch": 2, "test_datasets": [{"path": "org/set", "type": "chatml.ultra"}]}
     assert "eval.data org/set: without split, axolotl evaluates all splits of a data set in rl dpo" in told(pairs)
     pairs["test_datasets"][0]["split"] = "test"

@@ -385,6 +385,9 @@ def _note_forms(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> None:
     for each in datasets_of(keys, "test_datasets") if facts.evaluates else []:
         _note_form(draft, each, facts.method, "eval.data")
         path = str(each.get("path"))
+        if facts.method == "sft" and each.get("data_files") is not None and not each.get("split"):
+            draft.ask(f"eval.data {cut(path, 100)}: axolotl looks for the split test, and data_files have train alone, "
+                      "so it stops there. Write split: train")  # fmt: skip
         if facts.method != "sft" and not each.get("split") and not _is_file(path):
             draft.ask(f"eval.data {cut(path, 100)}: without split, axolotl evaluates all splits of a data set in rl "
                       f"{facts.method}. planner takes test: write the split that you want")  # fmt: skip
