@@ -303,6 +303,19 @@ def test_each_set_of_a_list_of_pairs_keeps_its_columns():
     assert [each["columns"] for each in alone] == [names, names]
 
 
+def test_a_set_of_the_multi_dataset_recipe_names_its_transform():
+    """It takes `name` for its log, so that is no configuration of the set."""
+    transform = {"_component_": "torchtune.datasets.multimodal.the_cauldron_transform"}
+    sets = [{"source": f"org/{name}", "name": name, "weight": 0.5, "transform": transform} for name in "ab"]
+    keys = {name: its for name, its in {**LORA, "datasets": sets, "shuffle": True}.items() if name != "dataset"}
+    keys["dataloader"] = {"shuffle": True, "collate_fn": "torchtune.data.padded_collate_sft"}
+    made = draft(keys, recipe="dev/lora_finetune_distributed_multi_dataset")
+    parts = [{"path": f"org/{name}", "split": "train", "weight": 0.5} for name in "ab"]
+    assert made.job["data"]["mixture"] == parts
+    text = " | ".join(each.text for each in made.to_do)
+    assert all(f"datasets[{at}].transform" in text and f"(org/{name})" in text for at, name in enumerate("ab"))
+
+
 def test_packed_rows_are_the_unit():
     found = read(SFT, "dataset.packed=True")
     assert found.unit == "packed row"

@@ -346,7 +346,8 @@ def _source(draft: Draft, its: dict[str, Any], *, is_multi: bool) -> tuple[Datas
     weight = its.get("weight") if is_multi and isinstance(its.get("weight"), int | float) else None
     return DatasetSource(
         name=name,
-        config=said.get("name", said.get("subset")),
+        # The multi-dataset recipe takes `name` for its log.
+        config=said.get("subset") if is_multi else said.get("name", said.get("subset")),
         split=said.get("split"),
         folder=said.get("data_dir", folder or None),
         files=its.get("data_files"),
