@@ -281,6 +281,9 @@ def test_swapped_columns_of_pairs_to_evaluate_are_said():
         'eval.data org/p: axolotl reads type chat_template.default with field_chosen "rejected" (text). Write' in text
     )
     assert "eval.data org/p: axolotl drops shards of a data set in rl dpo" in text
+    assert "drops roles" not in told(
+        {**DPO, "evals_per_epoch": 2, "test_datasets": [{**rows, "roles": {"user": ["human"]}}]}
+    )
 
 
 def test_files_beside_a_folder_are_paths_of_their_own():
@@ -330,6 +333,8 @@ def test_what_a_data_set_loses_in_preferences_is_said():
     sets = [{"path": "org/rows", "type": "chat_template.default", "name": "en", "field_messages": "turns"}]
     assert "axolotl drops name of a data set in rl dpo" in told({**DPO, "datasets": sets})
     assert 'with field_messages "turns"' in told({**SFT, "datasets": sets})
+    text = told({**KTO, "datasets": [{"path": "org/rows", "type": "x", "field_messages": "m", "shards": 2}]})
+    assert "drops field_messages, shards of a data set in rl kto" in text
 
 
 @pytest.mark.parametrize(

@@ -35,9 +35,6 @@ _NO_OBJECTIVE = {
     "reward": "planner trains no reward models",
     "orpo": "planner's orpo averages the chosen completions over the batch's tokens, axolotl over a micro-batch's",
 }
-_LOST = ("name", "message_property_mappings", "roles", "chat_template", "field_system", "ds_type", "shards",
-         "shards_idx")  # fmt: skip
-"""keys of a data set that axolotl drops for rl dpo, ipo, simpo and kto"""
 _FORM = (
     "field_messages", "message_property_mappings", "message_field_role", "message_field_content", "field_thinking",
     "template_thinking_key", "split_thinking", "roles", "roles_to_train", "train_on_eos", "train_on_eot",
@@ -47,6 +44,12 @@ _FORM = (
     "shards", "shards_idx", "ds_type", "revision",
 )  # fmt: skip
 """keys of a data set that decide its rows, their form or their loss"""
+_KEPT = {
+    "dpo": ("field_messages", "field_chosen", "field_rejected", "revision"),
+    "simpo": ("field_messages", "field_chosen", "field_rejected", "revision"),
+    "kto": ("revision",),
+}
+"""of these, what axolotl keeps of a set to train on (validate_config): for sft all"""
 _IGNORED_IN_SET = ("field_tools", "data_dir")
 """keys that axolotl hands to nothing: it reads the column `tools`, and all folders"""
 _ROW_FILES = (".json", ".jsonl", ".parquet", ".arrow", ".csv", ".txt")
@@ -397,8 +400,11 @@ def _note_form(draft: Draft, dataset: dict[str, Any], method: str, ours: str) ->
     """What the user must do so that the rows have planner's form. `ours` is the job's key for them."""
     kind, place = dataset.get("type"), f"{ours} {cut(str(dataset.get('path')), 100)}"
     shown = "a form of the recipe's own" if isinstance(kind, dict) else cut(str(kind))
-    lost = [name for name in _LOST if dataset.get(name) is not None] if method in {"dpo", "simpo", "kto"} else []
-    said = [name for name in _FORM if dataset.get(name) not in (None, False) and name not in lost]
+    named = [name for name in ("name", "field_system", *_FORM) if dataset.get(name) not in (None, False)]
+    lost = [name for name in named if method in _KEPT and name not in _KEPT[method]]
+    if ours == "eval.data":  # which keys of these it keeps depends on all of them, but it splits none for preferences
+        lost = [name for name in lost if name.startswith("shards")]
+    said = [name for name in named if name in _FORM and name not in lost]
     if kind != "chat_template" or said:
         also = f" with {', '.join(f'{name} {show(dataset[name])}' for name in said)}" if said else ""
         draft.ask(f"{place}: axolotl reads type {shown}{also}. Write its rows in planner's form, with the "
