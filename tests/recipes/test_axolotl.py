@@ -217,6 +217,92 @@ def test_rows_to_evaluate_are_held_out():
     assert "eval" not in draft({**SFT, "evals_per_epoch": 4})
 
 
+CHAT_ROW = json.dumps({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})
+EVALUATED = {**SFT, "evals_per_epoch": 2}
+
+
+def evaluated(dataset, **keys):
+    """`eval.data` of a recipe that evaluates a data set."""
+    return draft({**EVALUATED, "test_datasets": [dataset], **keys})["eval"].get("data")
+
+
+def test_rows_to_evaluate_are_the_test_split_of_a_set_and_all_rows_of_a_file():
+    """axolotl takes `test` where the recipe names no split (utils/data/sft.py)."""
+    for rows in ("rows.jsonl", "fold/test.jsonl"):
+        Path(rows).parent.mkdir(exist_ok=True)
+        Path(rows).write_text(CHAT_ROW + "\n")
+    form = {"type": "chat_template"}
+    assert evaluated({"path": "org/set", **form}) == {"path": "org/set", "split": "test"}
+    assert evaluated({"path": "org/set", "split": "held", **form}) == {"path": "org/set", "split": "held"}
+    assert evaluated({"path": "fold", **form}) == {"path": "fold", "split": "test"}
+    assert evaluated({"path": "rows.jsonl", **form}) == {"path": "rows.jsonl"}
+    missing = {**EVALUATED, "test_datasets": [{"path": "elsewhere.jsonl", **form}]}
+    assert "The recipe evaluates elsewhere.jsonl (train), which planner does not find" in told(missing)
+    files = {"path": "org/set", "data_files": ["x.jsonl"], **form}
+    assert "data_files have train alone" in told({**EVALUATED, "test_datasets": [files]})
+    assert "train alone" not in told({**EVALUATED, "test_datasets": [{**files, "split": "train"}]})
+    pairs = {**DPO, "evals_per_epoch": 2, "test_datasets": [{"path": "org/set", "type": "chatml.ultra"}]}
+    assert "eval.data org/set: without split, axolotl evaluates all splits of a data set in rl dpo" in told(pairs)
+    pairs["test_datasets"][0]["split"] = "test"
+    assert "all splits" not in told(pairs)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "says"),
+    [
+        ({"field_messages": "conversations"}, 'chat_template with field_messages "conversations"'),
+        ({"shards": 10, "shards_idx": 3}, "with shards 10 (a whole number), shards_idx 3 (a"),
+        ({"type": "alpaca"}, "type alpaca"),
+        ({"message_field_training_detail": "d"}, 'with message_field_training_detail "d"'),
+        ({"split_thinking": True}, "with split_thinking true"),
+        (
+            {"template_thinking_key": "t", "field_thinking": "f"},
+            'with field_thinking "f" (text), template_thinking_key "t"',
+        ),
+        ({"chat_template_jinja": "x"}, 'with chat_template_jinja "x"'),
+        ({"field_tools": "t", "data_dir": "d"}, "axolotl ignores field_tools, data_dir of a data set"),
+        ({"split_thinking": False, "drop_system_message": False, "trust_remote_code": True}, ""),
+    ],
+)
+def test_each_key_that_decides_the_rows_or_the_loss_is_said_of_both(dataset, says):
+    """Of the data sets to train on, and of those to evaluate."""
+    dataset = {"path": "org/rows", "type": "chat_template", **dataset}
+    for keys, place in (({"datasets": [dataset]}, "data.path"), ({"test_datasets": [dataset]}, "eval.data")):
+        text = told({**EVALUATED, **keys})
+        assert (says in text) if says else f"{place} org/rows" not in text
+        assert not says or f"{place} org/rows: axolotl" in text
+    assert "eval.data" not in told({**SFT, "test_datasets": [dataset]})  # it evaluates nothing
+
+
+def test_swapped_columns_of_pairs_to_evaluate_are_said():
+    rows = {"path": "org/p", "split": "test", "type": "chat_template.default", "field_chosen": "rejected", "shards": 2}
+    text = told({**DPO, "evals_per_epoch": 2, "test_datasets": [rows]})
+    assert (
+        'eval.data org/p: axolotl reads type chat_template.default with field_chosen "rejected" (text). Write' in text
+    )
+    assert "eval.data org/p: axolotl drops shards of a data set in rl dpo" in text
+    assert "drops roles" not in told(
+        {**DPO, "evals_per_epoch": 2, "test_datasets": [{**rows, "roles": {"user": ["human"]}}]}
+    )
+
+
+def test_files_beside_a_folder_are_paths_of_their_own():
+    """axolotl hands them to the loader of their form, which looks in the working folder (utils/data/shared.py)."""
+    Path("data/fold").mkdir(parents=True)
+    for name in ("a", "b"):
+        Path(f"data/fold/{name}.jsonl").write_text(CHAT_ROW + "\n")
+    dataset = {"path": "data/fold", "type": "chat_template", "data_files": ["data/fold/a.jsonl", "data/fold/b.jsonl"]}
+    paths = [each["path"] for each in draft({**SFT, "datasets": [dataset]})["data"]["mixture"]]
+    assert paths == dataset["data_files"]
+    one = {**dataset, "data_files": "data/fold/a.jsonl"}
+    assert draft({**SFT, "datasets": [one]})["data"]["path"] == "data/fold/a.jsonl"
+    part = read({**SFT, "datasets": [{**one, "split": "train[:10%]"}]}).draft.to_do
+    commands = " ".join(command for each in part for command in each.commands)
+    assert "load_dataset('json', data_files='data/fold/a.jsonl', split='train[:10%]')" in commands
+    hub = read({**SFT, "datasets": [{**one, "path": "org/rows"}]}).draft.to_do
+    assert any("load_dataset('org/rows', data_files=" in command for each in hub for command in each.commands)
+
+
 def test_trackers():
     keys = {"wandb_project": "mine", "wandb_entity": "us", "use_mlflow": True, "mlflow_experiment_name": "e"}
     assert draft({**SFT, **keys})["tracking"] == [
@@ -247,6 +333,8 @@ def test_what_a_data_set_loses_in_preferences_is_said():
     sets = [{"path": "org/rows", "type": "chat_template.default", "name": "en", "field_messages": "turns"}]
     assert "axolotl drops name of a data set in rl dpo" in told({**DPO, "datasets": sets})
     assert 'with field_messages "turns"' in told({**SFT, "datasets": sets})
+    text = told({**KTO, "datasets": [{"path": "org/rows", "type": "x", "field_messages": "m", "shards": 2}]})
+    assert "drops field_messages, shards of a data set in rl kto" in text
 
 
 @pytest.mark.parametrize(
@@ -333,6 +421,29 @@ def test_a_command_says_the_gpu_count(command, gpus, batch):
     assert (recipe.system, recipe.gpus, recipe.global_batch) == ("axolotl", gpus, batch)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--debug --debug-num-examples 3 --prompter x --no-shard",
+        "--wandb-watch all --no-comet-online --no-ddp --trl.use-vllm --no-eval-sample-packing",
+        "--mixed-precision bf16 --fp8-backend te --multi_gpu",
+    ],
+)
+def test_options_that_axolotl_or_the_launcher_knows_are_taken(options):
+    Path("recipe.yaml").write_text(json.dumps(SFT))
+    recipe = read_recipe(f"axolotl train recipe.yaml {options} --num-processes 4", (), UNSAID)
+    assert (recipe.gpus, recipe.global_batch) == (4, 32)
+    assert ("ddp" in {trap.name for trap in recipe.traps(CheckOptions(counts=[4]))}) == ("--no-ddp" in options)
+
+
+def test_a_launcher_takes_options_that_another_refuses():
+    """torchrun takes the beginning of a name, too. One Python process drops all that axolotl does not know."""
+    Path("recipe.yaml").write_text(json.dumps(SFT))
+    command = "axolotl train recipe.yaml --launcher torchrun --nnode 1 --rdzv-endpoint h:1 -- --nproc_per_node 4"
+    assert read_recipe(command, (), UNSAID).gpus == 4
+    assert read_recipe("axolotl train recipe.yaml --no-accelerate --launcher python", (), UNSAID).gpus == 1
+
+
 @pytest.mark.parametrize(("keys", "batch"), [({"use_ray": True, "ray_num_workers": 2}, None), ({}, 8)])
 def test_a_limit_of_processes_is_of_those_that_start(keys, batch):
     """Two workers of Ray have it at each count. One process of Python has it at none."""
@@ -366,6 +477,15 @@ def test_one_python_process_spreads_the_model_over_all_gpus():
         ),
         ("axolotl train recipe.yaml --sample-packing false", "takes it without a value"),
         ("axolotl train recipe.yaml --sweep s.yaml", "--sweep: planner reads one run"),
+        (
+            "axolotl train recipe.yaml --no-accelerate -- --num_processes 4",
+            "--no-accelerate: axolotl train does not know it, and hands it to accelerate.* Write --launcher python",
+        ),
+        ("axolotl train recipe.yaml --colour red --num-processes 4", "--colour: .*hands it to accelerate.* Remove it"),
+        (
+            "axolotl train recipe.yaml --num-processes 4 --launcher torchrun -- --nproc_per_node 4",
+            "--num-processes: .*hands it to torchrun",
+        ),
     ],
 )
 def test_a_command_that_axolotl_does_not_take(command, message):
@@ -397,6 +517,46 @@ def test_a_file_needs_two_of_its_keys():
 def test_a_size_of_another_type_is_refused(value):
     with pytest.raises(RecipeError, match="micro_batch_size: found"):
         read({**SFT, "micro_batch_size": value}, options=CHECK)
+
+
+def as_yaml(**values):
+    """The recipe SFT with these values as YAML has them."""
+    lines = [f"{name}: {json.dumps(its)}" for name, its in SFT.items() if name not in values]
+    Path("recipe.yaml").write_text("\n".join([*lines, *(f"{name}: {its}" for name, its in values.items())]))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fix"),
+    [
+        ("gradient_accumulation_steps", "1e1", "Write 10"),
+        ("micro_batch_size", "1e0", "Write 1"),
+        ("max_steps", "1e3", "Write 1000"),
+        ("max_steps", "1.0e3", "Write 1000"),
+        ("max_steps", "5e-1", "Write a whole number"),
+        ("sequence_len", "4e3", "Write 4000"),
+        ("lora_alpha", "1e1", "Write 10"),
+    ],
+)
+def test_a_number_that_is_a_text_for_pyyaml_is_no_whole_number(name, value, fix):
+    """`1e1` has no dot, and `1.0e3` no sign. pydantic makes a number of such a text, but no whole one."""
+    as_yaml(**{name: value})
+    with pytest.raises(RecipeError, match=f"{name}: found {value}, which is a text in YAML.*{fix}"):
+        read_recipe("recipe.yaml", (), CHECK)
+    with pytest.raises(RecipeError, match=f"{name}: found {value}"):
+        read_recipe("axolotl train recipe.yaml --num-processes 2", (), UNSAID)
+    assert read_recipe("recipe.yaml", (f"{name}=1",), CHECK).system == "axolotl"
+    as_yaml(**{name: f'"{value}"'})
+    with pytest.raises(RecipeError, match=f"{name}: found"):
+        read_recipe("recipe.yaml", (), CHECK)
+
+
+@pytest.mark.parametrize("value", ["2", "2.0", "2.", "2.0e+0", "02", '"2"', "+2", "0x2"])
+def test_other_ways_to_write_a_whole_number_stay(value):
+    as_yaml(micro_batch_size=value, max_steps=value, learning_rate="1e-5", num_epochs="1e0", weight_decay="1e-2")
+    recipe = read_recipe("recipe.yaml", (), RecipeOptions(gpus=8))
+    assert recipe.global_batch == 64
+    assert recipe.draft.job["train"]["optimizer"] == {"kind": "adamw", "lr": 1e-5, "weight_decay": 0.01}
+    assert recipe.draft.job["train"]["steps"] == 2
 
 
 def test_a_mistyped_key_is_a_trap_and_a_note_with_the_key_that_it_resembles():

@@ -272,6 +272,50 @@ def test_a_list_of_data_sets_is_a_mixture():
     refused({**SFT, "dataset": [SFT["dataset"], {**other, "train_on_input": True}]}, says="train_on_input alike")
 
 
+def test_each_set_of_a_list_keeps_its_columns_and_names_what_changes_its_rows():
+    turns = {"_component_": "torchtune.datasets.chat_dataset", "source": "org/turns", "conversation_column": "dialog",
+             "conversation_style": "openai", "new_system_prompt": "Be kind."}  # fmt: skip
+    other = {**SFT["dataset"], "column_map": {"input": "q"}, "filter_fn": "mine.keep", "revision": "v2"}
+    text = {"_component_": "torchtune.datasets.text_completion_dataset", "source": "org/t", "column": "body"}
+    made = draft({**SFT, "dataset": [turns, other]})
+    assert [each.get("columns") for each in made.job["data"]["mixture"]] == [{"messages": "dialog"}, None]
+    said = " | ".join(each.text for each in made.to_do)
+    assert "dataset[0].new_system_prompt Be kind. (org/turns): change the rows beforehand" in said
+    assert "dataset[1].filter_fn mine.keep (org/rows): change the rows beforehand" in said
+    assert "dataset[1].column_map {input: q} (org/rows): change" in said
+    assert "dataset[1].revision" in {note.key for note in made.dropped}
+    assert job({**SFT, "dataset": [turns]})["data"]["columns"] == {"messages": "dialog"}
+    both = [{**text, "column": "a"}, text]
+    assert [each["columns"] for each in job({**SFT, "dataset": both})["data"]["mixture"]] == [
+        {"text": "a"}, {"text": "body"}
+    ]  # fmt: skip
+
+
+def test_each_set_of_a_list_of_pairs_keeps_its_columns():
+    """A loader of files is a set for each file."""
+    names = {"chosen": "good", "rejected": "bad"}
+    files = {**PAIRS, "source": "json", "data_files": ["a.jsonl", "b.jsonl"], "column_map": names}
+    made = draft({**DPO, "dataset": [files, {**PAIRS, "train_on_input": True}]}, recipe="lora_dpo_distributed")
+    found = {each["path"]: each.get("columns") for each in made.job["data"]["mixture"]}
+    assert found == {"a.jsonl": names, "b.jsonl": names, "org/pairs": None}
+    assert "dataset[1].train_on_input" in {note.key for note in made.dropped}
+    alone = job({**DPO, "dataset": files}, recipe="lora_dpo_distributed")["data"]["mixture"]
+    assert [each["columns"] for each in alone] == [names, names]
+
+
+def test_a_set_of_the_multi_dataset_recipe_names_its_transform():
+    """It takes `name` for its log, so that is no configuration of the set."""
+    transform = {"_component_": "torchtune.datasets.multimodal.the_cauldron_transform"}
+    sets = [{"source": f"org/{name}", "name": name, "weight": 0.5, "transform": transform} for name in "ab"]
+    keys = {name: its for name, its in {**LORA, "datasets": sets, "shuffle": True}.items() if name != "dataset"}
+    keys["dataloader"] = {"shuffle": True, "collate_fn": "torchtune.data.padded_collate_sft"}
+    made = draft(keys, recipe="dev/lora_finetune_distributed_multi_dataset")
+    parts = [{"path": f"org/{name}", "split": "train", "weight": 0.5} for name in "ab"]
+    assert made.job["data"]["mixture"] == parts
+    text = " | ".join(each.text for each in made.to_do)
+    assert all(f"datasets[{at}].transform" in text and f"(org/{name})" in text for at, name in enumerate("ab"))
+
+
 def test_packed_rows_are_the_unit():
     found = read(SFT, "dataset.packed=True")
     assert found.unit == "packed row"

@@ -3,8 +3,10 @@
 import re
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from pathlib import PurePath
 from typing import Any
 
+from planner.base.disk import expanded, is_file, is_folder
 from planner.files.messages import cut, show
 from planner.recipes.axolotl.keys import IGNORED, OLD_ATTENTION, RULES, TITLE
 from planner.recipes.axolotl.refusals import attention_of, base_of, datasets_of, fsdp_version
@@ -14,6 +16,7 @@ from planner.recipes.engine import default, note_settings
 from planner.recipes.entries import Entry, KeyReader
 from planner.recipes.recipe import Draft, Trap
 from planner.recipes.row_sources import DatasetSource
+from planner.recipes.rule import KeyRule
 from planner.recipes.scalars import number, scalar
 from planner.recipes.trainer.batching import Limit, TrainerFacts
 from planner.recipes.trainer.dialect import Dialect, NamedSets, Trained
@@ -32,8 +35,24 @@ _NO_OBJECTIVE = {
     "reward": "planner trains no reward models",
     "orpo": "planner's orpo averages the chosen completions over the batch's tokens, axolotl over a micro-batch's",
 }
-_LOST = ("name", "message_property_mappings", "roles", "chat_template", "field_system", "ds_type")
-"""keys of a data set that axolotl drops for rl dpo, ipo, simpo and kto"""
+_FORM = (
+    "field_messages", "message_property_mappings", "message_field_role", "message_field_content", "field_thinking",
+    "template_thinking_key", "split_thinking", "roles", "roles_to_train", "train_on_eos", "train_on_eot",
+    "message_field_training", "message_field_training_detail", "drop_system_message", "chat_template",
+    "chat_template_jinja", "field", "field_human", "field_model", "field_chosen", "field_rejected", "input_format",
+    "input_transform", "conversation", "step_separator", "max_completion_length", "train_on_last_step_only",
+    "shards", "shards_idx", "ds_type", "revision",
+)  # fmt: skip
+"""keys of a data set that decide its rows, their form or their loss"""
+_KEPT = {
+    "dpo": ("field_messages", "field_chosen", "field_rejected", "revision"),
+    "simpo": ("field_messages", "field_chosen", "field_rejected", "revision"),
+    "kto": ("revision",),
+}
+"""of these, what axolotl keeps of a set to train on (validate_config): for sft all"""
+_IGNORED_IN_SET = ("field_tools", "data_dir")
+"""keys that axolotl hands to nothing: it reads the column `tools`, and all folders"""
+_ROW_FILES = (".json", ".jsonl", ".parquet", ".arrow", ".csv", ".txt")
 _PACKS = (
     "data.packing: axolotl fills rows of sequence_len tokens first-fit and drops longer conversations, so other "
     "conversations share a batch. Its attention may cross from one to the next without a kernel for packed rows"
@@ -65,6 +84,11 @@ def axes_of(keys: KeyReader) -> Axes:
     return Axes(processes=product if product > 1 else None, sharing=tp * cp)
 
 
+def is_whole(row: KeyRule) -> bool:
+    """Whether pydantic takes whole numbers alone for a key."""
+    return row.value == "whole" or row.name in {"max_steps", "warmup_steps", "lora_alpha"}
+
+
 def convert(keys: KeyReader) -> None:
     """Gives numbers in quotes, whole numbers such as `4.0` and truths such as 1 the form that pydantic hands on."""
     entries = dict(keys.entries)
@@ -75,7 +99,7 @@ def convert(keys: KeyReader) -> None:
         value = entry.value
         if row.value == "truth":
             value = bool(value) if value in (0, 1) else value
-        if isinstance(value, str) and (row.value != "whole" or re.fullmatch(r"[0-9]+(\.0*)?", value)):
+        if isinstance(value, str) and (not is_whole(row) or re.fullmatch(r"[-+]?[0-9]+(\.0*)?", value)):
             value = scalar(value)
         if row.value == "whole" and isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -326,7 +350,7 @@ def _note_adapters(draft: Draft, keys: KeyReader) -> None:
 
 
 def _set_rows(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> NamedSets:
-    train, test = _sources(keys, "datasets"), _sources(keys, "test_datasets")
+    train, test = _sources(keys, "datasets"), list(map(_tested, _sources(keys, "test_datasets")))
     named = NamedSets(train=train, test=test, held_key="val_set_size" if keys.peek("val_set_size") else "")
     set_data(draft, kind_of(facts.method), named.train)
     tell(draft, keys, "datasets", "test_datasets", "pretraining_dataset", "packing", "evals_per_epoch", "val_set_size",
@@ -335,8 +359,7 @@ def _set_rows(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> NamedSets:
     if facts.method == "sft" and (keys.has("pretraining_dataset") or types & {"completion", "pretrain", "None"}):
         keys.lacks("datasets: convert makes no job for rows of text or tokens. Write one with data.kind jsonl, "
                    "objective lm (planner init) and the global batch that planner check shows")  # fmt: skip
-    for each in datasets_of(keys, "datasets"):
-        _note_form(draft, each, facts.method)
+    _note_forms(draft, keys, facts)
     if keys.peek("excess_length_strategy") != "truncate":
         draft.ask("rows longer than model.context: axolotl leaves them out, planner cuts them. Remove them beforehand")
     for name in ("excess_length_strategy", "min_sample_len", "dataset_shard_num", "dataset_shard_idx",
@@ -358,21 +381,50 @@ def _set_rows(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> NamedSets:
     return named
 
 
-def _note_form(draft: Draft, dataset: dict[str, Any], method: str) -> None:
-    """What the user must do so that the rows have planner's form."""
-    kind, path = dataset.get("type"), cut(str(dataset.get("path")), 100)
+def _note_forms(draft: Draft, keys: KeyReader, facts: TrainerFacts) -> None:
+    """What the user must do so that the rows to train on, and those that are evaluated, have planner's form."""
+    for each in datasets_of(keys, "datasets"):
+        _note_form(draft, each, facts.method, "data.path")
+    for each in datasets_of(keys, "test_datasets") if facts.evaluates else []:
+        _note_form(draft, each, facts.method, "eval.data")
+        path = str(each.get("path"))
+        if facts.method == "sft" and each.get("data_files") is not None and not each.get("split"):
+            draft.ask(f"eval.data {cut(path, 100)}: axolotl looks for the split test, and data_files have train alone, "
+                      "so it stops there. Write split: train")  # fmt: skip
+        if facts.method != "sft" and not each.get("split") and not _is_file(path):
+            draft.ask(f"eval.data {cut(path, 100)}: without split, axolotl evaluates all splits of a data set in rl "
+                      f"{facts.method}. planner takes test: write the split that you want")  # fmt: skip
+
+
+def _note_form(draft: Draft, dataset: dict[str, Any], method: str, ours: str) -> None:
+    """What the user must do so that the rows have planner's form. `ours` is the job's key for them."""
+    kind, place = dataset.get("type"), f"{ours} {cut(str(dataset.get('path')), 100)}"
     shown = "a form of the recipe's own" if isinstance(kind, dict) else cut(str(kind))
-    said = [name for name in ("field_messages", "message_property_mappings", "message_field_role",
-                              "message_field_content", "roles", "roles_to_train", "train_on_eos", "train_on_eot",
-                              "message_field_training", "drop_system_message", "chat_template", "field_chosen",
-                              "field_rejected", "shards", "revision") if dataset.get(name) is not None]  # fmt: skip
+    named = [name for name in ("name", "field_system", *_FORM) if dataset.get(name) not in (None, False)]
+    lost = [name for name in named if method in _KEPT and name not in _KEPT[method]]
+    if ours == "eval.data":  # which keys of these it keeps depends on all of them, but it splits none for preferences
+        lost = [name for name in lost if name.startswith("shards")]
+    said = [name for name in named if name in _FORM and name not in lost]
     if kind != "chat_template" or said:
         also = f" with {', '.join(f'{name} {show(dataset[name])}' for name in said)}" if said else ""
-        draft.ask(f"data.path {path}: axolotl reads type {shown}{also}. Write its rows in planner's form, with the "
+        draft.ask(f"{place}: axolotl reads type {shown}{also}. Write its rows in planner's form, with the "
                   "turns that it trains on")  # fmt: skip
-    lost = [name for name in _LOST if dataset.get(name) is not None]
-    if lost and method in {"dpo", "simpo", "kto"}:
-        draft.ask(f"data.path {path}: axolotl drops {', '.join(lost)} of a data set in rl {method}, without a word")
+    if lost:
+        draft.ask(f"{place}: axolotl drops {', '.join(lost)} of a data set in rl {method}, without a word")
+    ignored = [name for name in _IGNORED_IN_SET if dataset.get(name) is not None]
+    if ignored:
+        draft.ask(f"{place}: axolotl ignores {', '.join(ignored)} of a data set, without a word")
+
+
+def _tested(source: DatasetSource) -> DatasetSource:
+    """A data set to evaluate. Without a split axolotl takes its `test`, and all rows of a file (utils/data/sft.py)."""
+    is_whole = source.split is not None or source.files is not None or _is_file(source.name)
+    return source if is_whole else replace(source, split="test")
+
+
+def _is_file(path: str) -> bool:
+    """Whether a path is a file or a saved table, or names a file that is elsewhere."""
+    return PurePath(path).suffix in _ROW_FILES or is_file(expanded(path)) or is_file(expanded(f"{path}/state.json"))
 
 
 def _sources(keys: KeyReader, key: str) -> list[DatasetSource]:
@@ -386,11 +438,16 @@ def _sources(keys: KeyReader, key: str) -> list[DatasetSource]:
     if not isinstance(found, list) or not all(isinstance(each, dict) and _is_text(each, "path") for each in found):
         keys.refuse_in_job(key, "Write a list of data sets, each with its path")
         return []
-    return [
-        DatasetSource(name=each["path"], config=_text(each, "name"), split=_text(each, "split"),
-                      files=each.get("data_files"), folder=_text(each, "data_dir"))
-        for each in found
-    ]  # fmt: skip
+    return [_source(each) for each in found]
+
+
+def _source(dataset: dict[str, Any]) -> DatasetSource:
+    """A data set as axolotl loads it: `data_files` beside a folder are paths of their own (utils/data/shared.py)."""
+    name, files = dataset["path"], dataset.get("data_files")
+    if files is not None and is_folder(expanded(name)):
+        ends = {".parquet": "parquet", ".arrow": "arrow", ".csv": "csv", ".txt": "text"}
+        name = _text(dataset, "ds_type") or next((ends[each] for each in ends if each in name), "json")
+    return DatasetSource(name=name, config=_text(dataset, "name"), split=_text(dataset, "split"), files=files)
 
 
 def _is_text(dataset: dict[str, Any], name: str) -> bool:

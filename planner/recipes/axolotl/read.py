@@ -1,11 +1,13 @@
 """axolotl as planner reads it: its YAML files, and the commands that train them."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from planner.files.loader import BoundedLoader, YamlMistake, document
 from planner.files.messages import cut
-from planner.recipes.axolotl.behaviour import DIALECT, axes_of, convert, prepare, resembles, trained_by
+from planner.recipes.axolotl.behaviour import DIALECT, axes_of, convert, is_whole, prepare, resembles, trained_by
 from planner.recipes.axolotl.keys import IGNORED, RULES, VERSIONS
 from planner.recipes.axolotl.refusals import refuse
 from planner.recipes.axolotl.system import CLI
@@ -16,9 +18,11 @@ from planner.recipes.engine import rename
 from planner.recipes.entries import Entry, KeyReader, flat
 from planner.recipes.overrides import overrides
 from planner.recipes.recipe import Recipe
+from planner.recipes.rule import KeyRule
 from planner.recipes.source import YAML, RecipeSource
 from planner.recipes.trainer.accelerate import LaunchSettings, read_launch
 from planner.recipes.trainer.batching import Limit, TrainerFacts
+from planner.recipes.trainer.launch_keys import ACCELERATE_LAUNCH
 from planner.recipes.trainer.launcher import is_alone, is_launched, launch_of
 from planner.recipes.trainer.reading import started
 from planner.recipes.trainer.recipe import leave_unresolved, read_truths, recipe_of
@@ -26,6 +30,20 @@ from planner.recipes.trainer.sizes import expand
 
 _VARIABLES = {"mlflow_tracking_uri": "MLFLOW_TRACKING_URI", "mlflow_experiment_name": "MLFLOW_EXPERIMENT_NAME",
               "wandb_mode": "WANDB_MODE"}  # fmt: skip
+_NO_KEYS = frozenset(
+    {
+        *("debug", "debug_text_only", "debug_num_examples", "prompter", "shard", "launcher", "cloud", "sweep"),
+        *("type_of_model", "revision_of_model", "overrides_of_model_config", "overrides_of_model_kwargs"),
+    }
+)
+"""options of `axolotl train` that are no keys of a recipe (cli/args.py, cli/config_options.py)"""
+_TORCHRUN = (
+    " nnodes nproc_per_node rdzv_backend rdzv_endpoint rdzv_id rdzv_conf standalone max_restarts monitor_interval"
+    " start_method event_log_handler role module no_python run_path log_dir redirects tee local_ranks_filter node_rank"
+    " master_addr master_port local_addr logs_specs numa_binding signals_to_handle virtual_local_rank"
+    " shutdown_timeout duplicate_stdout_filters duplicate_stderr_filters help"
+)
+"""the options of torchrun, which takes their beginnings, too"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,14 +66,20 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
         RecipeError: a file, key or value is wrong or missing.
     """
     how = _started(found)
-    tree = mapping_of(text_of(path := beside(found.source, how.config)), path) if how.config else found.tree
-    where = how.config or found.source
+    text, tree, where = found.text, found.tree, how.config or found.source
+    if how.config:
+        text = text_of(path := beside(found.source, how.config))
+        tree = mapping_of(text, path)
     entries: dict[str, Entry] = flat(tree, where)
     others = overrides(_allowed(how.overrides, tree), entries)
     others += overrides(found.user_arguments, entries)
     keys = KeyReader(source=where, entries=_set_apart(entries), fix="{}=VALUE", is_for_job=options.is_for_job,
                      rules=RULES, versions=VERSIONS)  # fmt: skip
-    keys.mistakes += [*how.mistakes, *(f"{each}: axolotl knows no such argument. Remove it" for each in others)]
+    keys.mistakes += [
+        *how.mistakes,
+        *_texts(text, keys.entries, where),
+        *(f"{each}: axolotl knows no such argument. Remove it" for each in others),
+    ]
     rename(keys)
     leave_unresolved(keys, DIALECT)
     expand(keys)
@@ -71,6 +95,21 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     if isinstance(facts := recipe.foreign, TrainerFacts):
         recipe = replace(recipe, foreign=_with_start(facts, how, keys))
     return started(recipe, keys, found, options, how.config, (*how.overrides, *found.user_arguments))
+
+
+def _texts(text: str, entries: Mapping[str, Entry], where: str) -> Iterator[str]:
+    """A text for each number of the file that is none for PyYAML, such as 1e1, where axolotl takes whole numbers."""
+    try:
+        found = document(text, BoundedLoader)
+    except YamlMistake:
+        return
+    for name, its in flat(found, where).items() if isinstance(found, dict) else ():
+        row, entry = RULES.row(name), entries.get(name)
+        if not row or not is_whole(row) or not entry or entry.where != where or not isinstance(its.value, str):
+            continue
+        if isinstance(entry.value, float) and not re.fullmatch(r"[-+]?[0-9]+\.0*", its.value):
+            fix = f"Write {int(entry.value)}" if entry.value.is_integer() else "Write a whole number"
+            yield f"{name}: found {cut(its.value)}, which is a text in YAML, and no whole number for axolotl. {fix}"
 
 
 def _set_apart(entries: Mapping[str, Entry]) -> dict[str, Entry]:
@@ -145,7 +184,7 @@ def _of_cli(command: Command, source: str) -> _Started:
     """`axolotl train FILE`: dashed options of its own are overrides, and all others are the launcher's."""
     first, *rest = [*command.arguments, ""]
     config, mistakes = _file(first, source), list(_mistyped(rest))
-    own, launcher, how, index = list[str](), list[str](), "accelerate", 0
+    own, launcher, handed, how, index = list[str](), list[str](), list[str](), "accelerate", 0
     rest = rest[:-1]
     while index < len(rest):
         word, index = rest[index], index + 1
@@ -153,7 +192,7 @@ def _of_cli(command: Command, source: str) -> _Started:
             launcher += rest[index:]
             break
         name, (option, sign, value) = _name(word), word.partition("=")
-        row = RULES.exact(name) or RULES.exact(name.removeprefix("no_")) or (RULES.row(name) if "." in name else None)
+        row = _row(name)
         takes = not sign and index < len(rest) and not rest[index].startswith("--")
         if option in {"--launcher", "--cloud", "--sweep"}:
             how = value or (rest[index] if takes else "") if option == "--launcher" else how
@@ -162,6 +201,7 @@ def _of_cli(command: Command, source: str) -> _Started:
                 mistakes.append(f"{option}: planner reads one run on this cluster. Remove it")
         elif not word.startswith("--") or row is None:
             launcher.append(word)
+            handed += [option] if word.startswith("--") else []
             launcher += [rest[index]] if takes and word.startswith("--") else []
             index += takes and word.startswith("--")
         elif "_" in option:
@@ -173,8 +213,10 @@ def _of_cli(command: Command, source: str) -> _Started:
                 mistakes.append(f"{word}: axolotl train takes it without a value. Write --no-... for false")
                 index += takes
         else:
-            own += [option, rest[index]] if takes else [word]
+            named = [option, rest[index]] if takes else [word]
+            own += named if RULES.row(name) else [f"--{name.removeprefix('no_')}=false"]
             index += takes
+    mistakes += _refused(handed, "ray" if "--use_ray=true" in own else how)
     words = ["accelerate", "launch"] if how == "accelerate" else [how]
     given: dict[str, Entry] = {}
     mistakes += [f"{each}: axolotl train hands it to the launcher, which starts it. Remove it"
@@ -182,6 +224,23 @@ def _of_cli(command: Command, source: str) -> _Started:
     its = {f"--{name}": str(entry.value) for name, entry in given.items()}
     started = replace(command, launcher={**command.launcher, **its}, launched=(*command.launched, *words, *launcher))
     return _Started(config=config, overrides=tuple(own), command=started, is_alone=how == "python", mistakes=mistakes)
+
+
+def _row(name: str) -> KeyRule | None:
+    """The row of an option of `axolotl train`, also of `no_NAME`. None for one of no key, and for accelerate's."""
+    positive = name.removeprefix("no_")
+    row = RULES.exact(name) or RULES.exact(positive)
+    return row or (None if ACCELERATE_LAUNCH.row(name) else RULES.row(name) or RULES.row(positive))
+
+
+def _refused(options: Sequence[str], launcher: str) -> Iterator[str]:
+    """A text for each option that `axolotl train` hands to a launcher that does not know it."""
+    for option in options if launcher in {"accelerate", "torchrun"} else ():
+        name = _name(option)
+        is_known = ACCELERATE_LAUNCH.row(name) if launcher == "accelerate" else f" {name}" in _TORCHRUN
+        if not is_known and name.removeprefix("no_") not in _NO_KEYS and not resembles(name):
+            fix = "Write --launcher python" if name == "no_accelerate" else "Remove it"
+            yield f"{option}: axolotl train does not know it, and hands it to {launcher}, which refuses it. {fix}"
 
 
 def _mistyped(words: Sequence[str]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from planner.recipes.drafting_data import set_data
 from planner.recipes.engine import carried, carried_if_set
 from planner.recipes.entries import KeyReader
 from planner.recipes.recipe import Draft, Note, product
-from planner.recipes.row_sources import DatasetSource
+from planner.recipes.row_sources import DatasetSource, parts_of
 from planner.recipes.rule import NO_SETTING
 from planner.recipes.scalars import number
 from planner.recipes.torchtune.behaviour import TorchtuneFacts, data_sections, reads
@@ -69,6 +69,10 @@ _SETS: dict[str, tuple[str, str, str]] = {
     "stack_exchange_paired_dataset": ("lvwerra/stack-exchange-paired", "data/rl", _ANSWERS),
 }
 _CHANGING_ROWS = ("dataset.filter_fn", "dataset.new_system_prompt", "dataset.column_map")
+# The same in one of several sets. `transform` is the multi-dataset recipe's.
+_CHANGING_SET = ("filter_fn", "new_system_prompt", "column_map", "transform")
+# Of these keys of a data set the note on the data or the to-do list tells.
+_KNOWN = frozenset({"_component_", "source", "split", "name", "data_dir", "data_files", "column", "packed"})
 _COLUMN = {"wikitext_dataset": "page", "cnn_dailymail_articles_dataset": "article"}
 _ADAM = re.compile(r"(Paged)?AdamW?(\d*bit|Fp8|FP8)?")
 _TRACKERS = {"WandBLogger": "wandb", "TensorBoardLogger": "tensorboard", "MLFlowLogger": "mlflow"}
@@ -259,21 +263,21 @@ def _set_data(draft: Draft, keys: KeyReader, facts: TorchtuneFacts) -> None:
         sources.append(source)
         columns.append(names)
     set_data(draft, kind, sources)
-    # Of the keys of a data set the notes below and the to-do list tell.
-    known = {"_component_", "source", "split", "name", "data_dir", "data_files", "column", "packed"}
-    if facts.method == "sft":
-        known.add("train_on_input")
-    elif facts.method == "dpo" and "dataset.train_on_input" in keys.entries:
+    known = _KNOWN | ({"train_on_input"} if facts.method == "sft" else set())
+    if facts.method == "dpo" and "dataset.train_on_input" in keys.entries:
         draft.drop("dataset.train_on_input", "the prompt's terms of chosen and rejected cancel")
     draft.told |= {name for name in keys.entries if name.rpartition(".")[2] in known and name.startswith("dataset.")}
     draft.told |= {"dataset", "datasets"}
-    if len(sources) == 1 and columns[0] and "path" in draft.job["data"]:
-        draft.set("data.columns", columns[0])
+    _set_columns(draft, sources, columns)
+    if len(sources) == 1 and columns[0]:
         draft.told |= {
             name for name in keys.entries if name.startswith(("dataset.column_map", "dataset.conversation_"))
         }
-    for key in keys.entries:
-        if key.startswith(_CHANGING_ROWS) and keys.has(key) and key not in draft.told:
+    name = "datasets" if facts.recipe == MULTI else "dataset"
+    for at, each in enumerate(sections if isinstance(keys.peek(name), list) else []):
+        _note_set(draft, each, f"{name}[{at}]", sources[at], columns[at], known)
+    for key in [key for key in keys.entries if key.startswith(_CHANGING_ROWS)]:
+        if keys.has(key) and key not in draft.told:
             draft.drop(key, "see to do")
             draft.ask(f"{key} {plain(keys.value(key))}: change the rows beforehand", of_model=True)
     if keys.has("tokenizer.max_seq_len") and facts.unit != "packed row":
@@ -287,6 +291,34 @@ def _set_data(draft: Draft, keys: KeyReader, facts: TorchtuneFacts) -> None:
             "data.packing true: packed. torchtune refuses longer rows than max_seq_len, and fills rows in their order"
         )
         draft.derive("data.packing", True, text)
+
+
+def _set_columns(draft: Draft, sources: list[DatasetSource], columns: list[dict[str, str]]) -> None:
+    """Sets the columns of each data set, of which a loader of several files makes one for each."""
+    data = draft.job["data"]
+    places = iter(data.get("mixture", [data]))
+    for source, names in zip(sources, columns, strict=True):
+        for _ in parts_of(source):
+            next(places).update({"columns": names} if names else {})
+
+
+def _note_set(
+    draft: Draft, its: dict[str, Any], where: str, source: DatasetSource, columns: dict[str, str], known: frozenset[str]
+) -> None:
+    """Notes each key of a data set in a list that the job does not have. `where` is its place: `dataset[0]`."""
+    told = known | ({"subset"} if source.weight is None else {"subset", "weight"})
+    told |= {"column_map", "conversation_column", "conversation_style"} if columns else set()
+    for name, value in its.items():
+        if name in told or value is None:
+            continue
+        key = f"{where}.{name}"
+        if name in _CHANGING_SET:
+            draft.drop(key, "see to do")
+            draft.ask(f"{key} {plain(value)} ({source.name}): change the rows beforehand", of_model=True)
+        elif name == "train_on_input":
+            draft.drop(key, "the prompt's terms of chosen and rejected cancel")
+        else:
+            draft.drop(key, NO_SETTING)
 
 
 def _source(draft: Draft, its: dict[str, Any], *, is_multi: bool) -> tuple[DatasetSource, dict[str, str]]:
@@ -314,7 +346,8 @@ def _source(draft: Draft, its: dict[str, Any], *, is_multi: bool) -> tuple[Datas
     weight = its.get("weight") if is_multi and isinstance(its.get("weight"), int | float) else None
     return DatasetSource(
         name=name,
-        config=said.get("name", said.get("subset")),
+        # The multi-dataset recipe takes `name` for its log.
+        config=said.get("subset") if is_multi else said.get("name", said.get("subset")),
         split=said.get("split"),
         folder=said.get("data_dir", folder or None),
         files=its.get("data_files"),
