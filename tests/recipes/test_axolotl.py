@@ -578,3 +578,12 @@ def test_a_mistyped_option_is_refused_with_the_option_that_it_resembles():
         read_recipe(command, (), CHECK)
     known = "axolotl train recipe.yaml --fsdp_state_dict_type X --num-processes 8 --mixed_precision bf16"
     assert read_recipe(known, (), UNSAID).gpus == 8
+
+
+@pytest.mark.parametrize("recipe", ["twice.yaml", "axolotl train twice.yaml"])
+def test_a_key_twice_counts_as_the_last_one(recipe):
+    text = "base_model: m\nmicro_batch_size: 2\ndatasets: [{path: org/a, type: chat_template}]\n"
+    Path("twice.yaml").write_text(f"{text}learning_rate: 1e-5\nsequence_len: 9\nmicro_batch_size: 4\n")
+    found = read_recipe(recipe, (), CHECK)
+    assert found.global_batch == 4 * 8
+    assert found.repeats == ("micro_batch_size: twice, on lines 2 and 6. The last one counts (4)",)

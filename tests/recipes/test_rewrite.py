@@ -386,7 +386,6 @@ _SWIFT = "NPROC_PER_NODE=8 swift {} --model m --dataset d --gradient_accumulatio
     ("command", "options", "script"),
     [
         (_SWIFT.format("sft"), {}, "scripts/sft.py"),
-        ("torchrun --nproc_per_node 8 swift/cli/sft.py --config swift.yaml", {}, "scripts/sft.py"),
         ("NPROC_PER_NODE=8 swift sft --config swift.yaml", {}, "scripts/sft.py"),
         (f"{_SWIFT.format('rlhf')} --rlhf_type kto --per_device_train_batch_size 2", {}, "trl/scripts/kto.py"),
         ("llamafactory-cli train factory.yaml", {"gpus": 8}, "scripts/dpo.py"),

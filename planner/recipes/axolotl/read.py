@@ -66,10 +66,10 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
         RecipeError: a file, key or value is wrong or missing.
     """
     how = _started(found)
-    text, tree, where = found.text, found.tree, how.config or found.source
+    text, tree, where, repeats = found.text, found.tree, how.config or found.source, list(found.repeats)
     if how.config:
         text = text_of(path := beside(found.source, how.config))
-        tree = mapping_of(text, path)
+        tree = mapping_of(text, path, repeats)
     entries: dict[str, Entry] = flat(tree, where)
     others = overrides(_allowed(how.overrides, tree), entries)
     others += overrides(found.user_arguments, entries)
@@ -94,6 +94,7 @@ def read(found: RecipeSource, options: RecipeOptions) -> Recipe:
     recipe = recipe_of(keys, options, trained, DIALECT, launch)
     if isinstance(facts := recipe.foreign, TrainerFacts):
         recipe = replace(recipe, foreign=_with_start(facts, how, keys))
+    recipe = replace(recipe, repeats=tuple(each.note for each in repeats))
     return started(recipe, keys, found, options, how.config, (*how.overrides, *found.user_arguments))
 
 
@@ -297,6 +298,6 @@ def _by_devices(started: _Started, options: RecipeOptions, launch: LaunchSetting
         return launch
     name = "CUDA_VISIBLE_DEVICES"
     devices = command.launcher.get(name, options.env.get(name, "")).split(",")
-    if "accelerate" not in command.launched or not all(each.strip().isdigit() for each in devices):
+    if "accelerate" not in command.launched or not all(each.strip().isdecimal() for each in devices):
         return launch
     return replace(launch or LaunchSettings(num_processes=None), num_processes=len(devices), source=name)

@@ -29,4 +29,5 @@ SYSTEM = System(
     rules=RULES,
     versions="axolotl 0.19.0",
     methods=("sft", "dpo", "ipo", "kto", "simpo"),
+    takes_repeats=True,
 )
